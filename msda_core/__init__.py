@@ -1,0 +1,1 @@
+"""Multi-scale deformable attention: what it computes, fast kernels for it, and the machine they run on."""

@@ -1,0 +1,94 @@
+"""Interpreter or GPU: decided once, before Triton is imported.
+
+Triton reads `TRITON_INTERPRET` when it is first imported and never again. So the one place that decides is this
+module, and whoever wants Triton imports it through here: `from msda_core.device import triton, tl`, or, in a
+notebook, `import msda_core.device` on a line above `import triton`.
+
+`MSDA_DEVICE=cpu` forces the interpreter on a machine with a GPU; `MSDA_DEVICE=cuda` insists on the GPU.
+"""
+
+import importlib.util
+import os
+import platform
+import sys
+
+import torch
+
+__all__ = ["ACTIVE", "INTERPRETED", "NO_TRITON", "describe", "load_triton"]
+
+
+def _choose() -> tuple[torch.device, bool]:
+    wish = os.environ.get("MSDA_DEVICE", "").strip().lower()
+    if wish not in ("", "cpu", "cuda"):
+        raise ValueError(f"MSDA_DEVICE must be 'cpu' or 'cuda', got {wish!r}.")
+    if wish == "cuda" and not torch.cuda.is_available():
+        raise ValueError("MSDA_DEVICE=cuda, but torch finds no CUDA GPU. Is this torch a CPU build?")
+    if wish:
+        interpreted = wish == "cpu"
+    elif "TRITON_INTERPRET" in os.environ:
+        interpreted = os.environ["TRITON_INTERPRET"].lower() in ("1", "true", "on", "yes")
+    else:
+        interpreted = not torch.cuda.is_available()
+    if "triton" not in sys.modules:
+        os.environ["TRITON_INTERPRET"] = "1" if interpreted else "0"
+    return torch.device("cpu" if interpreted else "cuda"), interpreted
+
+
+#: ACTIVE: the device on which the labs and the checks run; INTERPRETED: whether Triton kernels run in the interpreter.
+ACTIVE, INTERPRETED = _choose()
+
+
+def _no_triton() -> str | None:
+    if importlib.util.find_spec("triton") is not None:
+        return None
+    system = platform.system()
+    way = {
+        "Darwin": "use a Linux container or a hosted Linux notebook",
+        "Windows": "use WSL, or `pip install triton-windows`",
+    }.get(system, "`pip install triton`")
+    return f"Triton is not installed on this {system} machine: {way}. Labs 1 to 3 and 7 need no Triton."
+
+
+#: None where Triton is installed, else one sentence that says what to do.
+NO_TRITON = _no_triton()
+
+
+def load_triton():
+    """Import Triton in the chosen mode, once, and make its kernels transparent to `inspect`.
+
+    marimo, doctest and pytest all look through `__wrapped__` to find the source of a decorated function. Triton's
+    kernel objects keep theirs in `fn`; without the alias marimo drops a cell that holds a kernel.
+
+    Returns:
+        The module `triton`.
+
+    Raises:
+        ModuleNotFoundError: Triton is not installed; the message says what to do.
+    """
+    if NO_TRITON:
+        raise ModuleNotFoundError(NO_TRITON, name="triton")
+    import triton
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    for kind in (InterpretedFunction, JITFunction):
+        if not hasattr(kind, "__wrapped__"):
+            kind.__wrapped__ = property(lambda self: self.fn)
+    return triton
+
+
+def __getattr__(name: str):
+    """`device.triton` and `device.tl`, imported on first use: a lab without kernels does not wait for Triton."""
+    if name == "triton":
+        return load_triton()
+    if name == "tl":
+        return load_triton().language
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def describe() -> str:
+    """One line for reports: the device kernels run on, and how."""
+    if ACTIVE.type == "cuda":
+        major, minor = torch.cuda.get_device_capability()
+        return f"{torch.cuda.get_device_name()} (SM {major}.{minor})"
+    return "CPU (no Triton)" if NO_TRITON else "CPU (Triton interpreter)"

@@ -1,0 +1,182 @@
+"""The tensor contract: axes, level bookkeeping, validation and its messages.
+
+Axes, as in the papers: B batch, Q queries, M heads, L levels, K points per level, D channels per head,
+S pixels over all levels.
+
+    value               (B, S, M, D)
+    spatial_shapes      (L, 2)            (H, W) of each level
+    level_start_index   (L,)              first pixel of each level in S
+    sampling_locations  (B, Q, M, L, K, 2)  (x, y) in [0, 1]
+    attention_weights   (B, Q, M, L, K)
+    output              (B, Q, M * D)
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Dims", "check_dims", "check_levels", "level_starts", "levels_of"]
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+INTS = (torch.int32, torch.int64)
+
+
+class Dims(NamedTuple):
+    """The sizes of one call."""
+
+    B: int
+    S: int
+    M: int
+    D: int
+    Q: int
+    L: int
+    K: int
+
+
+def levels_of(spatial_shapes: Tensor | Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """The level table as a list of (H, W). Reads the values, so a CUDA tensor costs a synchronisation.
+
+    Raises:
+        ValueError: the table is not (L, 2), or a height or width is not positive.
+    """
+    if isinstance(spatial_shapes, Tensor):
+        if spatial_shapes.dtype not in INTS:
+            raise ValueError(
+                f"spatial_shapes must hold int32 or int64, got {_name(spatial_shapes.dtype)}. "
+                "Are these sizes in pixels, or normalised ones?"
+            )
+        spatial_shapes = spatial_shapes.tolist()
+    rows = [tuple(row) if isinstance(row, Sequence) else (row,) for row in spatial_shapes]
+    if not rows or any(len(row) != 2 for row in rows):
+        raise ValueError(f"spatial_shapes must be (L, 2) rows of (H, W), got {rows}. Is a level missing its width?")
+    levels = [(int(h), int(w)) for h, w in rows]
+    for level, (h, w) in enumerate(levels):
+        if h < 1 or w < 1:
+            raise ValueError(f"spatial_shapes must be positive, got (H, W) = {(h, w)} at level {level}. Is it padding?")
+    return levels
+
+
+def level_starts(levels: Sequence[tuple[int, int]]) -> list[int]:
+    """First pixel of each level when the levels lie one after another: [0, H0*W0, H0*W0 + H1*W1, …]."""
+    starts, total = [], 0
+    for h, w in levels:
+        starts.append(total)
+        total += h * w
+    return starts
+
+
+def check_levels(levels: Sequence[tuple[int, int]], starts: Sequence[int] | None, S: int) -> list[int]:
+    """Check a level table against the number of pixels, and return the level starts.
+
+    Packed levels must fill S exactly. Starts that leave gaps are allowed as long as every level lies inside S.
+
+    Raises:
+        ValueError: the levels do not fill S, or one of them reaches past it.
+    """
+    packed = level_starts(levels)
+    starts = packed if starts is None else [int(s) for s in starts]
+    if len(starts) != len(levels):
+        raise ValueError(
+            f"level_start_index must have one entry per level, expected {len(levels)}, got {len(starts)}. "
+            "Was it computed for another pyramid?"
+        )
+    total = sum(h * w for h, w in levels)
+    if starts == packed and total != S:
+        raise ValueError(
+            f"value must hold S = {total} pixels, the sum of H*W over {list(levels)}, got S = {S}. "
+            "Is a level missing from value, or is spatial_shapes (W, H)?"
+        )
+    for level, ((h, w), start) in enumerate(zip(levels, starts)):
+        if start < 0 or start + h * w > S:
+            raise ValueError(
+                f"level {level} of size {(h, w)} must lie inside the S = {S} pixels of value, "
+                f"got level_start_index {start}, so it ends at {start + h * w}. Is the start of another pyramid?"
+            )
+    return starts
+
+
+def check_dims(
+    value: Tensor,
+    spatial_shapes: Tensor | Sequence,
+    level_start_index: Tensor | Sequence | None,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> Dims:
+    """Check everything about a call that can be read without looking at data: ranks, sizes, dtypes, devices.
+
+    Returns:
+        The sizes of the call.
+
+    Raises:
+        ValueError: says what was expected, what came, and the likely cause.
+    """
+    named = dict(value=value, sampling_locations=sampling_locations, attention_weights=attention_weights)
+    for name, tensor in named.items():
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}. Is it still a numpy array?")
+
+    if value.dim() != 4:
+        hint = " Are the heads still folded into the channels?" if value.dim() == 3 else " Is it flattened over levels?"
+        raise ValueError(f"value must be (B, S, M, D), got {tuple(value.shape)}.{hint}")
+    B, S, M, D = value.shape
+
+    loc_shape = tuple(sampling_locations.shape)
+    if len(loc_shape) != 6 or loc_shape[-1] != 2:
+        hint = {
+            5: "Is the (x, y) axis missing?",
+            6: "Are these boxes instead of points (x, y)?",
+        }.get(len(loc_shape), "Is an axis folded into another?")
+        raise ValueError(f"sampling_locations must be (B, Q, M, L, K, 2), got {loc_shape}. {hint}")
+    _, Q, _, L, K, _ = loc_shape
+    if loc_shape[0] != B:
+        raise ValueError(
+            f"sampling_locations must have batch {B} as value has, got {loc_shape[0]} in {loc_shape}. "
+            "Is the query axis first (sequence-first layout)?"
+        )
+    if loc_shape[2] != M:
+        raise ValueError(
+            f"sampling_locations must have {M} heads as value has, got {loc_shape[2]} in {loc_shape}. "
+            "Are heads and levels transposed?"
+        )
+
+    weight_shape = tuple(attention_weights.shape)
+    if weight_shape != loc_shape[:-1]:
+        hint = "Are levels and points still one axis?" if len(weight_shape) == 4 else "Are two axes transposed?"
+        raise ValueError(f"attention_weights must be (B, Q, M, L, K) = {loc_shape[:-1]}, got {weight_shape}. {hint}")
+
+    rows = len(spatial_shapes)
+    if isinstance(spatial_shapes, Tensor) and (spatial_shapes.dim() != 2 or spatial_shapes.shape[1] != 2):
+        raise ValueError(
+            f"spatial_shapes must be (L, 2), got {tuple(spatial_shapes.shape)}. Is it one level short of a list?"
+        )
+    if rows != L:
+        raise ValueError(
+            f"spatial_shapes must have one row per level, expected {L}, got {rows}. "
+            "Does sampling_locations hold another number of levels?"
+        )
+    if level_start_index is not None and len(level_start_index) != L:
+        raise ValueError(
+            f"level_start_index must have one entry per level, expected {L}, got {len(level_start_index)}. "
+            "Was it computed for another pyramid?"
+        )
+    for name, table in (("spatial_shapes", spatial_shapes), ("level_start_index", level_start_index)):
+        if isinstance(table, Tensor) and table.dtype not in INTS:
+            raise ValueError(f"{name} must hold int32 or int64, got {_name(table.dtype)}. Was it normalised?")
+
+    for name, tensor in named.items():
+        if tensor.dtype not in FLOATS:
+            raise ValueError(
+                f"{name} must be float64, float32, float16 or bfloat16, got {_name(tensor.dtype)}. "
+                "Is it an image still in integers?"
+            )
+        if tensor.device != value.device:
+            raise ValueError(
+                f"{name} must be on {value.device} as value is, got {tensor.device}. Was only part of the call moved?"
+            )
+    return Dims(B, S, M, D, Q, L, K)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
