@@ -1,0 +1,2 @@
+"""The operator's Triton kernels. `forward` and `backward` are the ones that ship; `tilings` holds what they are raced
+against. `LOG.md` beside them says what was tried, what was expected of it, and what was measured."""
