@@ -1,0 +1,310 @@
+"""Calling a learner's function where it can do no harm.
+
+One call runs in a thread of its own, on copies of its arguments, with a time limit, its prints collected, fresh memory
+poisoned, and the doors to the reference watched. Whatever happens comes back as an `Outcome`; nothing is raised.
+"""
+
+import contextlib
+import ctypes
+import io
+import linecache
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["Outcome", "call", "copy_of", "learner_line"]
+
+PRINT_LIMIT = 2_000  # characters of the learner's output that are kept
+
+
+@dataclass
+class Outcome:
+    """What came of one call.
+
+    Attributes:
+        value: what was returned.
+        error: what was raised, if anything was.
+        timeout: the limit in seconds, if it ran out.
+        line: the learner's line where it raised or was stopped, as "line 3 of f: `return x / 0`".
+        reached: the function of ours that the answer called, if it did.
+        forbidden: the torch function that the exercise forbids, if it was called.
+        changed: indices of the arguments that the call modified.
+        printed: what it printed, cut to a limit.
+        seconds: how long it took.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+    timeout: float | None = None
+    line: str = ""
+    reached: str = ""
+    forbidden: str = ""
+    changed: list[int] = field(default_factory=list)
+    printed: str = ""
+    seconds: float = 0.0
+
+
+class _OutOfTime(BaseException):
+    """Raised in the learner's thread when its time is up; not an Exception, so `except Exception` lets it through."""
+
+
+class _ReachedReference(BaseException):
+    """Raised when the answer calls the reference it is compared with."""
+
+
+class _Forbidden(BaseException):
+    """Raised when the answer calls a torch function that the exercise forbids."""
+
+
+def call(
+    run: Callable[..., Any],
+    args: tuple,
+    *,
+    answer: Any = None,
+    limit: float = 3.0,
+    forbid: Mapping[str, str] | None = None,
+    around: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+    watched: bool = True,
+) -> Outcome:
+    """Call run(*args) on copies of args.
+
+    Args:
+        run: what to call.
+        args: its arguments; tensors inside are copied with their strides.
+        answer: the learner's object, to find their file and line; `run` if not given.
+        limit: seconds.
+        forbid: names of torch functions that count as not answering → why.
+        around: a context manager to enter inside the thread.
+        watched: report a call of the reference.
+    """
+    outcome = Outcome()
+    answer = run if answer is None else answer
+    copies = tuple(copy_of(arg) for arg in args)
+    output = _Collected()
+    done = threading.Event()
+
+    def body():
+        try:
+            with around(), _Poison(forbid or {}):
+                outcome.value = run(*copies)
+        except _ReachedReference as reached:
+            outcome.reached = str(reached)
+        except _Forbidden as forbidden:
+            outcome.forbidden = str(forbidden)
+        except _OutOfTime:
+            outcome.timeout = limit
+        except BaseException as error:
+            outcome.error = error
+            outcome.line = learner_line(error, answer)
+        finally:
+            done.set()
+
+    default_dtype, had_grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    stdout, stderr = sys.stdout, sys.stderr
+    thread = threading.Thread(target=body, name="learner", daemon=True)
+    started = time.perf_counter()
+    try:
+        sys.stdout = sys.stderr = output
+        with _watched() if watched else contextlib.nullcontext():
+            thread.start()
+            if not done.wait(limit):
+                outcome.timeout = limit
+                outcome.line = _running_line(thread, answer)
+                _stop(thread, done)
+    finally:
+        sys.stdout, sys.stderr = stdout, stderr
+        torch.set_default_dtype(default_dtype)
+        torch.set_grad_enabled(had_grad)
+    outcome.seconds = time.perf_counter() - started
+    outcome.printed = output.text()
+    if outcome.timeout is None:
+        outcome.changed = [i for i, (before, after) in enumerate(zip(args, copies)) if not _unchanged(before, after)]
+    return outcome
+
+
+def copy_of(thing: Any) -> Any:
+    """A copy that shares no memory: tensors keep their strides and the gaps between their elements."""
+    if isinstance(thing, Tensor):
+        storage = thing.detach().untyped_storage().clone()
+        copy = torch.empty(0, dtype=thing.dtype, device=thing.device)
+        copy.set_(storage, thing.storage_offset(), thing.size(), thing.stride())
+        return copy.requires_grad_(thing.requires_grad)
+    if type(thing) in (list, tuple):
+        return type(thing)(copy_of(item) for item in thing)
+    if type(thing) is dict:
+        return {key: copy_of(item) for key, item in thing.items()}
+    return thing
+
+
+def learner_line(error: BaseException, answer: Any) -> str:
+    """The last line of the learner's own code on the way to an exception, quoted; "" if there is none."""
+    home = _home(answer)
+    # Triton wraps what the kernel raised: the learner's line is in the cause.
+    for one in (error.__cause__, error):
+        if one is None:
+            continue
+        frames = [(frame, number) for frame, number in traceback.walk_tb(one.__traceback__)]
+        for frame, number in reversed(frames):
+            if frame.f_code.co_filename == home:
+                return _quote(frame.f_code, number)
+    return ""
+
+
+def _running_line(thread: threading.Thread, answer: Any) -> str:
+    home, frame = _home(answer), sys._current_frames().get(thread.ident)
+    while frame is not None:
+        if frame.f_code.co_filename == home:
+            return _quote(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def _home(answer: Any) -> str:
+    """The file (or notebook cell) a function or kernel was written in."""
+    function = getattr(answer, "fn", answer)  # a Triton kernel keeps its function in fn
+    code = getattr(function, "__code__", None)
+    return code.co_filename if code is not None else ""
+
+
+def _quote(code: types.CodeType, number: int) -> str:
+    text = linecache.getline(code.co_filename, number).strip()
+    where = f"line {number - code.co_firstlineno + 1} of {code.co_name}"
+    return f"{where}: `{text}`" if text else where
+
+
+def _stop(thread: threading.Thread, done: threading.Event) -> None:
+    """Ask a thread to stop, a few times: an answer may swallow the first. One that sits in a C call is left behind."""
+    for _ in range(10):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_OutOfTime))
+        if done.wait(0.05):
+            return
+
+
+class _Collected(io.TextIOBase):
+    """Keeps the first characters written to it, and counts the rest."""
+
+    def __init__(self):
+        self._parts, self._kept, self._total = [], 0, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        room = PRINT_LIMIT - self._kept
+        if room > 0:
+            self._parts.append(text[:room])
+            self._kept += len(text[:room])
+        self._total += len(text)
+        return len(text)
+
+    def text(self) -> str:
+        kept = "".join(self._parts)
+        return (
+            kept
+            if self._total <= PRINT_LIMIT
+            else f"{kept}\n… {self._total:,} characters in all; the rest is not shown."
+        )
+
+
+class _Poison(TorchFunctionMode):
+    """Fills memory that is allocated without a value, so that an element nobody writes cannot look right."""
+
+    EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
+
+    def __init__(self, forbid: Mapping[str, str]):
+        super().__init__()
+        self._forbid = forbid
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        if name in self._forbid:
+            raise _Forbidden(f"{name}: {self._forbid[name]}")
+        result = function(*args, **(kwargs or {}))
+        if name in self.EMPTY and isinstance(result, Tensor):
+            with torch.no_grad():
+                if result.dtype.is_floating_point:
+                    result.fill_(float("nan"))
+                elif result.dtype != torch.bool:
+                    result.fill_(torch.iinfo(result.dtype).max)
+        return result
+
+
+def _trap(*args, **kwargs):
+    import sys
+
+    from checks.call import _ReachedReference
+
+    frame = sys._getframe()
+    raise _ReachedReference(f"{frame.f_globals['__name__']}.{frame.f_code.co_name}")
+
+
+def _is_ours(module: str) -> bool:
+    """Whether a module holds answers: the references, the operator and the solutions, but not the machine."""
+    return module.startswith("solutions.") or (
+        module.startswith("msda_core.") and module.split(".")[1] in ("reference", "shapes", "ops", "nn", "kernels")
+    )
+
+
+@contextlib.contextmanager
+def _watched():
+    """Replace the code of every function that holds an answer, so that no reference to it, however old, leads there."""
+    replaced = []
+    for name, module in list(sys.modules.items()):
+        if module is None or not _is_ours(name):
+            continue
+        for function in vars(module).values():
+            if isinstance(function, types.FunctionType) and function.__module__ == name and not function.__closure__:
+                replaced.append((function, function.__code__))
+    launch = _kernel_launch_watch()
+    try:
+        for function, code in replaced:
+            function.__code__ = _trap.__code__.replace(co_name=code.co_name)
+        with launch:
+            yield
+    finally:
+        for function, code in replaced:
+            function.__code__ = code
+
+
+@contextlib.contextmanager
+def _kernel_launch_watch():
+    """The same for Triton kernels of ours, launched straight from the answer."""
+    jit = sys.modules.get("triton.runtime.jit")
+    if jit is None:
+        yield
+        return
+    original = jit.KernelInterface.__getitem__
+
+    def getitem(kernel, grid):
+        fn = getattr(kernel, "fn", None)
+        if _is_ours(getattr(fn, "__module__", "") or ""):
+            raise _ReachedReference(f"{fn.__module__}.{fn.__name__}")
+        return original(kernel, grid)
+
+    jit.KernelInterface.__getitem__ = getitem
+    try:
+        yield
+    finally:
+        jit.KernelInterface.__getitem__ = original
+
+
+def _unchanged(before: Any, after: Any) -> bool:
+    if isinstance(before, Tensor):
+        if before.shape != after.shape or before.dtype != after.dtype:
+            return False
+        a, b = before.detach(), after.detach()
+        return bool(((a == b) | (a.isnan() & b.isnan())).all()) if a.dtype.is_floating_point else torch.equal(a, b)
+    if type(before) in (list, tuple):
+        return len(before) == len(after) and all(_unchanged(b, a) for b, a in zip(before, after))
+    if type(before) is dict:
+        return before.keys() == after.keys() and all(_unchanged(before[k], after[k]) for k in before)
+    return True

@@ -1,0 +1,192 @@
+"""What an exercise is: cases, reference, mistakes, hints, and the limits it runs under.
+
+An exercise is declared once, in `checks/labNN.py`, by calling `exercise(...)`. A *case* is a function that draws the
+arguments of one call; its name is the check's name and its docstring says, in the learner's words, what must hold. A
+*mistake* is a wrong answer kept beside the right one: the grader compares a failing answer with each of them, and the
+tests demand that each is rejected and recognised.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["LABS", "Draw", "Exercise", "Failed", "Mistake", "NotRun", "Property", "exercise", "find", "lab_exercises"]
+
+#: Lab number → (notebook name without .py, title). The one list of labs.
+LABS = {
+    "01": ("01_bilinear", "Reading between pixels"),
+    "02": ("02_pointers", "Tensors are pointers"),
+    "03": ("03_memory", "The machine"),
+    "04": ("04_triton", "Hello, Triton"),
+    "05": ("05_forward", "The forward kernel"),
+    "06": ("06_tiling", "Make it fast"),
+    "07": ("07_gradients", "The other direction"),
+    "08": ("08_atomics", "Concurrent writes"),
+    "09": ("09_precision", "The precision switch"),
+    "10": ("10_ship_it", "Ship it"),
+}
+
+
+class Draw:
+    """Random numbers for one case: the same seed draws the same case, on every machine."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(shape, generator=self._generator, dtype=torch.float64).to(dtype)
+
+    def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
+        return (low + (high - low) * torch.rand(shape, generator=self._generator, dtype=torch.float64)).to(dtype)
+
+    def number(self, low: float, high: float) -> float:
+        """One Python float in [low, high)."""
+        return low + (high - low) * torch.rand((), generator=self._generator, dtype=torch.float64).item()
+
+    def integer(self, low: int, high: int) -> int:
+        """One Python int in [low, high], both included."""
+        return int(torch.randint(low, high + 1, (), generator=self._generator))
+
+    def integers(self, *shape: int, low: int, high: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.randint(low, high + 1, shape, generator=self._generator, dtype=dtype)
+
+    def permutation(self, n: int) -> Tensor:
+        return torch.randperm(n, generator=self._generator)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer, and what to ask the learner who gives it.
+
+    Args:
+        name: completes "Your answer is what you get …", as in "when x and y are swapped".
+        answer: a drop-in for the learner's answer.
+        hint: a question or a fact that leads on; never the code.
+    """
+
+    name: str
+    answer: Any
+    hint: str
+
+
+class Failed(Exception):
+    """Raised by a property that does not hold. `key` identifies the way it failed, for recognising mistakes."""
+
+    def __init__(self, message: str, key: Any = None):
+        super().__init__(message)
+        self.key = key if key is not None else message
+
+
+class NotRun(Exception):
+    """Raised by a property that cannot be checked here; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Property:
+    """A check that is not a comparison of outputs: traffic, instructions, times.
+
+    Args:
+        name: the check's name, an identifier.
+        title: what must hold, in the learner's words.
+        check: called as check(answer, draw); returns nothing or a note for the learner; raises `Failed` or `NotRun`.
+    """
+
+    name: str
+    title: str
+    check: Callable[[Any, Draw], str | None]
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One function the learner writes. See `exercise` for the fields."""
+
+    name: str
+    reference: Callable
+    cases: Sequence[Callable[[Draw], tuple]]
+    mistakes: Sequence[Mistake] = ()
+    properties: Sequence[Property] = ()
+    hints: Sequence[str] = ()
+    axes: Sequence[str] = ()
+    parts: Sequence[str] = ()
+    invoke: Callable | None = None
+    forbid: Mapping[str, str] = field(default_factory=dict)
+    limit: float = 3.0
+    guarded: bool = False
+    carries: Sequence[str] = ()
+    stretch: bool = False
+    score: Callable[[Any], str] | None = None
+
+    @property
+    def lab(self) -> str:
+        return self.name.split(".")[0]
+
+    @property
+    def function(self) -> str:
+        return self.name.split(".")[1]
+
+    def run(self, answer: Any, args: tuple) -> Any:
+        return answer(*args) if self.invoke is None else self.invoke(answer, *args)
+
+
+_REGISTRY: dict[str, Exercise] = {}
+
+
+def exercise(name: str, **fields: Any) -> Exercise:
+    """Declare an exercise.
+
+    Args:
+        name: "NN.function", the contract between labs, solutions and checks.
+        reference: what correct means; called with the case's arguments in float64.
+        cases: functions of a `Draw` that return the arguments of one call.
+        mistakes: wrong answers, each rejected and named.
+        properties: checks beyond equality of outputs.
+        hints: three steps: a question, an idea, a sketch.
+        axes: names of the output's axes, for messages ("channel 3").
+        parts: names of the parts of an output that is a tuple.
+        invoke: invoke(answer, *args) where the answer is not simply called (a kernel and its launcher).
+        forbid: torch functions the answer may not use → why.
+        limit: seconds one call may take.
+        guarded: run under `msda_core.machine.guard`; the answer launches kernels.
+        carries: earlier exercises whose functions the answer may call, "01.to_pixels".
+        stretch: an extra that does not count for the lab.
+        score: score(answer) → an open-ended figure, shown once the exercise passes.
+
+    Raises:
+        ValueError: the name is taken, or hints are not three.
+    """
+    made = Exercise(name, **fields)
+    if name in _REGISTRY:
+        raise ValueError(f"exercise {name!r} is declared twice.")
+    if len(made.hints) != 3:
+        raise ValueError(f"exercise {name!r} needs three hints (a question, an idea, a sketch), got {len(made.hints)}.")
+    _REGISTRY[name] = made
+    return made
+
+
+def lab_exercises(lab: str) -> list[Exercise]:
+    """The exercises of a lab, in the order they are declared; [] for a lab that has none yet."""
+    if lab not in LABS:
+        raise ValueError(f"there is no lab {lab!r}. Labs are {', '.join(LABS)}.")
+    try:
+        importlib.import_module(f"checks.lab{lab}")
+    except ModuleNotFoundError as error:
+        if error.name != f"checks.lab{lab}":
+            raise
+    return [made for made in _REGISTRY.values() if made.lab == lab]
+
+
+def find(name: str) -> Exercise:
+    """The exercise called "NN.function".
+
+    Raises:
+        ValueError: there is none; the message lists those of that lab.
+    """
+    known = [made.name for made in lab_exercises(name.split(".")[0])]
+    if name not in known:
+        raise ValueError(f"there is no exercise {name!r}. Lab {name.split('.')[0]} has {', '.join(known)}.")
+    return _REGISTRY[name]

@@ -1,0 +1,342 @@
+"""Runs an exercise against an answer: five states, and a diagnosis where the answer is wrong.
+
+todo      the stub, untouched
+pass      every check that could run here holds
+fail      a check does not hold
+crash     the answer raised, ran out of time, or cannot be called
+not_run   nothing could be checked here, with the reason
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from typing import Any
+
+from torch import Tensor
+
+from checks import compare
+from checks.call import Outcome, call
+from checks.carry import carried
+from checks.exercise import Draw, Exercise, Failed, Mistake, NotRun, find
+from checks.report import Check, Report
+
+__all__ = ["grade", "latest"]
+
+FIXED_SEED = 1
+_LATEST: dict[str, tuple[Any, Report]] = {}
+
+
+def grade(
+    name: str, answer: Any = None, *, seed: int | None = None, diagnose: bool = True, progress: bool = True
+) -> Report:
+    """Grade one answer. Never raises because of what the answer does.
+
+    Args:
+        name: the exercise, "01.to_pixels".
+        answer: the learner's function or kernel, or a lambda without arguments that returns it (so that a name which is
+            not there can be told from a name that is wrong). A `Mistake` is graded like any answer, except that it may
+            lean on the reference.
+        seed: replay the draws of this seed; a fresh one if not given.
+        diagnose: compare a wrong answer with the known mistakes.
+        progress: show a bar in a notebook when it takes longer than a second.
+
+    Returns:
+        A `Report`, which a notebook draws as a panel.
+
+    Raises:
+        ValueError: there is no such exercise.
+    """
+    exercise = find(name)
+    answer, missing = _resolve(answer)
+    started = time.perf_counter()
+    if missing:
+        report = Report(exercise, "crash", [Check("defined", "the function is there", "crash", missing)])
+    elif not isinstance(answer, Mistake) and not callable(answer) and not hasattr(answer, "run"):
+        message = f"`{exercise.function}` is {compare.describe(answer)}, not a function."
+        report = Report(exercise, "crash", [Check("defined", "the function is there", "crash", message)])
+    else:
+        for earlier in exercise.carries:
+            lab, function = earlier.split(".")
+            carried(lab).judge(function)
+        report = _Run(exercise, answer, _fresh_seed() if seed is None else seed, progress).report(diagnose)
+    report.seconds = time.perf_counter() - started
+    _LATEST[name] = (answer, report)
+    return report
+
+
+def latest(name: str, answer: Any) -> Report:
+    """The last report on this very answer, or a new one: lets a closing cell count without checking everything twice."""
+    resolved, missing = _resolve(answer)
+    known = _LATEST.get(name)
+    if not missing and known is not None and known[0] is resolved:
+        return known[1]
+    return grade(name, answer)
+
+
+def _fresh_seed() -> int:
+    return int.from_bytes(os.urandom(3), "big")
+
+
+def _resolve(answer: Any) -> tuple[Any, str]:
+    """Unfold a `lambda: name` from a notebook; a NameError becomes a sentence."""
+    code = getattr(answer, "__code__", None)
+    takes_nothing = code is not None and not code.co_argcount and not code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
+    if getattr(answer, "__name__", "") != "<lambda>" or not takes_nothing:
+        return answer, ""
+    try:
+        return answer(), ""
+    except NameError as error:
+        lost = getattr(error, "name", None) or str(error)
+        return None, (
+            f"There is no `{lost}` in this notebook. Was its cell deleted or renamed, or does it hold a syntax error? "
+            "`python -m checks reset` brings the stub back, and keeps a copy of your file."
+        )
+
+
+class _Run:
+    """One answer meeting one exercise."""
+
+    def __init__(self, exercise: Exercise, answer: Any, seed: int, progress: bool):
+        self.exercise, self.seed = exercise, seed
+        self.watched = not isinstance(answer, Mistake)
+        self.answer = answer if self.watched else answer.answer
+        self.printed = ""
+        self.outcomes: list[tuple[Callable, int, Outcome]] = []  # in order, for recognising mistakes
+        self._bar = _Bar(exercise.name, len(exercise.cases) + len(exercise.properties)) if progress else None
+
+    def report(self, diagnose: bool) -> Report:
+        exercise, checks = self.exercise, []
+        with self._bar or contextlib.nullcontext():
+            for item in (*exercise.cases, *exercise.properties):
+                check = self._property(item) if hasattr(item, "check") else self._case(item)
+                checks.append(check)
+                if self._bar:
+                    self._bar.step()
+                if check.status == "todo":
+                    return Report(exercise, "todo", checks[:1])
+                if check.fatal:
+                    break
+            state = _overall(checks)
+            mistake = None
+            if diagnose and state in ("fail", "crash"):
+                mistake = self._recognise()
+            score = None
+            if state == "pass" and exercise.score is not None:
+                score = exercise.score(self.answer)
+        return Report(exercise, state, checks, mistake=mistake, printed=self.printed, score=score)
+
+    def _call(self, answer: Any, args: tuple, watched: bool) -> Outcome:
+        exercise = self.exercise
+        around = _guard if exercise.guarded else contextlib.nullcontext
+        return call(
+            lambda *copies: exercise.run(answer, copies),
+            args,
+            answer=answer,
+            limit=exercise.limit,
+            forbid=exercise.forbid if watched else {},
+            around=around,
+            watched=watched,
+        )
+
+    def _case(self, case: Callable) -> Check:
+        for seed in (FIXED_SEED, self.seed):
+            args = case(Draw(seed))
+            outcome = self._call(self.answer, args, self.watched)
+            self.outcomes.append((case, seed, outcome))
+            if outcome.printed and not self.printed:
+                self.printed = outcome.printed
+            check = self._judge(case, seed, args, outcome)
+            if check.status != "pass":
+                return check
+        return check
+
+    def _judge(self, case: Callable, seed: int, args: tuple, outcome: Outcome) -> Check:
+        exercise = self.exercise
+        verdict = lambda status, message="", fatal=False: Check(  # noqa: E731
+            case.__name__, _title(case), status, message, seed if status not in ("pass", "todo") else None, fatal
+        )
+        if outcome.timeout is not None:
+            at = f" at {outcome.line}" if outcome.line else ""
+            return verdict("crash", f"stopped after {outcome.timeout:g} s{at}. Is there a loop that never ends?", True)
+        if outcome.reached:
+            return verdict(
+                "fail", f"the answer calls {outcome.reached}, which it is compared with. Write it yourself.", True
+            )
+        if outcome.forbidden:
+            return verdict("fail", f"the answer calls {outcome.forbidden}", True)
+        if outcome.error is not None:
+            if _is_stub(outcome.error, exercise.name):
+                return verdict("todo", "Not written yet.")
+            return verdict("crash", _crash_message(outcome))
+        if outcome.changed:
+            names = _argument_names(exercise, len(args))
+            changed = " and ".join(f"`{names[i]}`" for i in outcome.changed)
+            return verdict("fail", f"the call changed its input {changed}. Work on a copy.")
+        truth = exercise.reference(*_in_float64(args))
+        like = exercise.reference(*args)
+        message = compare.difference(outcome.value, truth, like, exercise.axes, exercise.parts)
+        return verdict("fail", message) if message else verdict("pass")
+
+    def _property(self, item) -> Check:
+        verdict = lambda status, message="": Check(item.name, item.title, status, message, self.seed)  # noqa: E731
+        outcome = call(
+            lambda: item.check(self.answer, Draw(self.seed)),
+            (),
+            answer=self.answer,
+            limit=self.exercise.limit,
+            around=_guard if self.exercise.guarded else contextlib.nullcontext,
+            watched=self.watched,
+        )
+        self.outcomes.append((item, self.seed, outcome))
+        if outcome.timeout is not None:
+            return verdict("crash", f"stopped after {outcome.timeout:g} s. Is there a loop that never ends?")
+        if outcome.reached:
+            return verdict("fail", f"the answer calls {outcome.reached}, which it is compared with. Write it yourself.")
+        if isinstance(outcome.error, Failed):
+            return verdict("fail", str(outcome.error))
+        if isinstance(outcome.error, NotRun):
+            return verdict("not_run", str(outcome.error))
+        if outcome.error is not None:
+            if _is_stub(outcome.error, self.exercise.name):
+                return verdict("todo", "Not written yet.")
+            return verdict("crash", _crash_message(outcome))
+        return verdict("pass", outcome.value or "")
+
+    def _recognise(self) -> Mistake | None:
+        """The known mistake that behaves as this answer did in every check that ran, and not as the reference does."""
+        wrong = [(item, seed, o) for item, seed, o in self.outcomes if o.timeout is None and not o.reached]
+        if not wrong:
+            return None
+        last, rest = wrong[-1], wrong[:-1]
+        for mistake in self.exercise.mistakes:
+            if all(self._behaves(mistake, *one) for one in (last, *rest)):
+                return mistake
+        # No mistake explains everything; one that explains the failing check is still the best lead.
+        for mistake in self.exercise.mistakes:
+            if self._behaves(mistake, *last):
+                return mistake
+        return None
+
+    def _behaves(self, mistake: Mistake, item: Any, seed: int, outcome: Outcome) -> bool:
+        if hasattr(item, "check"):
+            other = call(
+                lambda: item.check(mistake.answer, Draw(seed)),
+                (),
+                answer=mistake.answer,
+                limit=self.exercise.limit,
+                around=_guard if self.exercise.guarded else contextlib.nullcontext,
+                watched=False,
+            )
+        else:
+            other = self._call(mistake.answer, item(Draw(seed)), False)
+        if other.timeout is not None or other.reached:
+            return False
+        if (outcome.error is None) != (other.error is None):
+            return False
+        if outcome.error is not None:
+            return _signature(outcome.error) == _signature(other.error)
+        return outcome.changed == other.changed and compare.same(outcome.value, other.value)
+
+
+def _overall(checks: list[Check]) -> str:
+    states = [check.status for check in checks]
+    for state in ("crash", "fail"):
+        if state in states:
+            return state
+    return "pass" if "pass" in states else "not_run"
+
+
+def _is_stub(error: BaseException, name: str) -> bool:
+    """The stub raises NotImplementedError("01.to_pixels"), or in a kernel tl.static_assert(False, "04.add_kernel")."""
+    seen = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        if name in str(error) and (
+            isinstance(error, (NotImplementedError, AssertionError)) or "static_assert" in repr(error)
+        ):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _signature(error: BaseException) -> Any:
+    """What identifies an exception as the same mistake: a failure's key, a guarded access's tensor, else its type."""
+    inner = error.__cause__ or error
+    key = getattr(inner, "key", None)
+    if key is not None:
+        return key
+    tensor = getattr(inner, "tensor", None)
+    return (
+        (type(inner).__name__, tensor, getattr(inner, "kind", None))
+        if isinstance(tensor, str)
+        else type(inner).__name__
+    )
+
+
+def _crash_message(outcome: Outcome) -> str:
+    inner = outcome.error.__cause__ or outcome.error
+    text = str(inner).strip() or "no message"
+    at = f"{outcome.line} raised " if outcome.line else "raised "
+    return f"{at}{type(inner).__name__}: {text}"
+
+
+def _title(case: Callable) -> str:
+    doc = (case.__doc__ or case.__name__.replace("_", " ")).strip()
+    return doc.splitlines()[0]
+
+
+def _argument_names(exercise: Exercise, count: int) -> list[str]:
+    code = getattr(exercise.reference, "__code__", None)
+    names = list(code.co_varnames[: code.co_argcount]) if code else []
+    return names if len(names) >= count else [f"argument {i + 1}" for i in range(count)]
+
+
+def _in_float64(args: Any) -> Any:
+    if isinstance(args, Tensor):
+        return args.double() if args.dtype.is_floating_point else args
+    if type(args) in (list, tuple):
+        return type(args)(_in_float64(item) for item in args)
+    return args
+
+
+def _guard() -> contextlib.AbstractContextManager:
+    from msda_core import machine
+
+    return machine.guard()
+
+
+class _Bar:
+    """A progress bar in a notebook, once the checks have taken a second."""
+
+    def __init__(self, name: str, total: int):
+        self._name, self._total, self._done, self._bar, self._open = name, total, 0, None, None
+        self._started = time.perf_counter()
+
+    def __enter__(self):
+        return self
+
+    def step(self) -> None:
+        self._done += 1
+        if self._open is None and time.perf_counter() - self._started > 1 and self._done < self._total:
+            self._bar = _notebook_bar(self._name, self._total)
+            if self._bar is not None:
+                self._open = self._bar.__enter__()
+                self._open.update(increment=self._done)
+        elif self._open is not None:
+            self._open.update()
+
+    def __exit__(self, *exc):
+        if self._bar is not None:
+            self._bar.__exit__(*exc)
+
+
+def _notebook_bar(name: str, total: int):
+    try:
+        import marimo
+    except ImportError:
+        return None
+    if not marimo.running_in_notebook():
+        return None
+    return marimo.status.progress_bar(total=total, title=f"Checking {name}", remove_on_exit=True)

@@ -1,0 +1,106 @@
+"""What every lab shows besides verdicts: its header, predictions, hints, the solution on request, and the way out."""
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import marimo as mo
+
+from checks.carry import solution_module
+from checks.exercise import LABS, find, lab_exercises
+from checks.grade import latest
+from checks.notebook import answer_source
+from checks.report import STATES
+from msda_core import device
+
+__all__ = ["closing", "header", "hints", "predict", "reveal"]
+
+
+def header(lab: str, *, able: Sequence[str], minutes: int, gpu: str):
+    """The first thing a learner reads: what they will be able to do, how long it takes, what a GPU changes.
+
+    Args:
+        lab: "01".
+        able: endings of "After this lab you can …".
+        minutes: for someone new to GPUs.
+        gpu: a sentence.
+    """
+    items = "\n".join(f"- {item}" for item in able)
+    return mo.md(
+        f"# {lab} · {LABS[lab][1]}\n\nAfter this lab you can\n\n{items}\n\n"
+        f"**{minutes} minutes** · {gpu} · running on: {device.describe()}"
+    )
+
+
+def predict(question: str, choices: Sequence[str]):
+    """Ask before showing. Give the result to `reveal` in the next cell."""
+    return mo.ui.radio(options=list(choices), label=f"**Predict.** {question}")
+
+
+def reveal(prediction: Any, right: str, because: Mapping[str, str]):
+    """The answer to a prediction, with the explanation for the choice that was made; before a choice, an invitation.
+
+    Args:
+        prediction: what `predict` returned.
+        right: the right choice.
+        because: choice → what it shows about the one who made it; every choice has one.
+    """
+    missing = set(prediction.options) - set(because)
+    if missing or right not in because:
+        raise ValueError(f"every choice needs an explanation, missing {sorted(missing) or [right]}.")
+    if prediction.value is None:
+        return mo.callout(mo.md("Choose above; then the answer shows here."), kind="neutral")
+    if prediction.value == right:
+        return mo.callout(mo.md(f"✓ **As you predicted.** {because[right]}"), kind="success")
+    return mo.callout(mo.md(f"✗ **Not so.** {because[prediction.value]}\n\n**{right}**: {because[right]}"), kind="warn")
+
+
+def hints(name: str):
+    """Three hints and the solution of an exercise, each behind a click of its own."""
+    exercise = find(name)
+    steps = {
+        f"Hint {i}: {kind}": mo.md(text)
+        for i, (kind, text) in enumerate(zip(("a question", "an idea", "a sketch"), exercise.hints), start=1)
+    }
+    steps["Show me the solution"] = mo.lazy(lambda: _solution(exercise))
+    return mo.accordion(steps)
+
+
+def _solution(exercise):
+    source = answer_source(exercise.function, solution_module(exercise.lab))
+    return mo.md(f"```python\n{source}```")
+
+
+def closing(lab: str, answers: Callable[[], Sequence[Any]]):
+    """What was passed, and the door to the next lab.
+
+    Args:
+        lab: "01".
+        answers: returns the answers in the order of the exercises, as `lambda: (to_pixels, corner_weights)`.
+    """
+    exercises = lab_exercises(lab)
+    try:
+        given = list(answers())
+    except NameError as error:
+        return mo.callout(mo.md(f"One answer is not there: {error}. Its verdict above says what to do."), kind="warn")
+    reports = [latest(exercise.name, answer) for exercise, answer in zip(exercises, given, strict=True)]
+    rows = "".join(
+        f"<li>{STATES[r.state][0]} {STATES[r.state][1]} <code>{r.exercise.function}</code>"
+        f"{' (stretch)' if r.exercise.stretch else ''}</li>"
+        for r in reports
+    )
+    needed = [r for r in reports if not r.exercise.stretch]
+    passed = sum(r.state == "pass" for r in needed)
+    following = f"{int(lab) + 1:02d}"
+    door = (
+        f"<p>Next: <strong>{following} · {html.escape(LABS[following][1])}</strong>. "
+        f"<code>uv run marimo edit labs/{LABS[following][0]}.py</code></p>"
+        if following in LABS
+        else "<p>That was the last lab.</p>"
+    )
+    done = "All of it. " if passed == len(needed) else ""
+    return mo.Html(
+        f'<section data-closing="{lab}" data-passed="{passed}" data-of="{len(needed)}" aria-label="What you passed in this lab">'
+        f"<p><strong>{done}{passed} of {len(needed)} exercises passed in lab {lab}.</strong></p>"
+        f'<ul style="list-style:none;padding:0">{rows}</ul>{door}</section>'
+    )

@@ -1,0 +1,139 @@
+"""A notebook as text: its cells, the stub of an exercise, and how to put one answer in another's place.
+
+marimo writes a notebook as a Python file whose cells start at the left margin with `@app.function`, `@app.cell`,
+`with app.setup` or `app._unparsable_cell`. Splitting at those lines works on any file a learner may leave behind, also
+on one that Python cannot parse.
+"""
+
+import ast
+import inspect
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from checks.exercise import LABS, lab_exercises
+
+__all__ = ["LABS_DIR", "answer_source", "backup", "notebook_path", "reset", "solve", "stub_source"]
+
+ROOT = Path(__file__).resolve().parent.parent
+LABS_DIR = ROOT / "labs"
+_CELL = re.compile(r"^(@app\.(function|cell|class_definition)|with app\.setup|app\._unparsable_cell|if __name__ ==)")
+
+
+def notebook_path(lab: str, folder: Path | None = None) -> Path:
+    """Where the notebook of a lab lies: in the checkout, else in a folder `labs` of the current directory."""
+    name = f"{LABS[lab][0]}.py"
+    if folder is not None:
+        return folder / name
+    here = LABS_DIR / name
+    return here if here.exists() else Path.cwd() / "labs" / name
+
+
+@dataclass
+class _Block:
+    """One cell, or the text before the first or after the last."""
+
+    text: str
+
+    def defines(self, function: str) -> bool:
+        return bool(
+            re.search(rf"^\s*(async\s+)?def {re.escape(function)}\(", self.text, re.M)
+        ) and not self.text.startswith("if __name__")
+
+    def grades(self, name: str) -> bool:
+        return f'checks.grade("{name}"' in self.text
+
+
+def _blocks(text: str) -> list[_Block]:
+    blocks, current = [], []
+    for line in text.splitlines(keepends=True):
+        if _CELL.match(line) and current:
+            blocks.append(_Block("".join(current)))
+            current = []
+        current.append(line)
+    blocks.append(_Block("".join(current)))
+    return blocks
+
+
+def stub_source(function: str, solution: ModuleType) -> str:
+    """The stub of an exercise: the solution's decorators, signature and docstring, and nothing else."""
+    source, node = _function(function, solution)
+    lines = source.splitlines()
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+    docstring = node.body[0]
+    head = "\n".join(lines[first : docstring.end_lineno])
+    name = f"{solution.__name__.rsplit('.', 1)[-1].removeprefix('lab')[-2:]}.{function}"
+    kernel = any("jit" in ast.unparse(d) for d in node.decorator_list)
+    body = f'tl.static_assert(False, "{name}")' if kernel else f'raise NotImplementedError("{name}")'
+    return f"{head}\n    {body}\n"
+
+
+def answer_source(function: str, solution: ModuleType) -> str:
+    """The solution's own text for one exercise."""
+    source, node = _function(function, solution)
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+    return "\n".join(source.splitlines()[first : node.end_lineno]) + "\n"
+
+
+def _function(function: str, solution: ModuleType) -> tuple[str, ast.FunctionDef]:
+    source = inspect.getsource(solution)
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            if ast.get_docstring(node) is None:
+                raise ValueError(f"{solution.__name__}.{function} needs a docstring: the stub is made from it.")
+            return source, node
+    raise ValueError(f"{solution.__name__} has no function {function!r}.")
+
+
+def replace(text: str, name: str, source: str) -> str:
+    """Put `source` where a notebook's text defines the exercise `name`; before its checker cell if it is gone."""
+    function = name.split(".")[1]
+    cell = f"@app.function\n{source}\n\n"
+    blocks = _blocks(text)
+    for block in blocks[1:]:
+        if block.defines(function):
+            block.text = cell
+            return "".join(b.text for b in blocks)
+    for position, block in enumerate(blocks):
+        if block.grades(name) or block.text.startswith("if __name__"):
+            blocks.insert(position, _Block(cell))
+            return "".join(b.text for b in blocks)
+    return text.rstrip("\n") + f"\n\n\n{cell}".rstrip("\n") + "\n"
+
+
+def reset(text: str, lab: str, solution: ModuleType, only: str | None = None) -> str:
+    """A notebook's text with its exercises, or one of them, back at their stubs."""
+    for exercise in _chosen(lab, only):
+        text = replace(text, exercise.name, stub_source(exercise.function, solution))
+    return text
+
+
+def solve(text: str, lab: str, solution: ModuleType, only: str | None = None) -> str:
+    """A notebook's text with the solutions' answers in their cells."""
+    for exercise in _chosen(lab, only):
+        text = replace(text, exercise.name, answer_source(exercise.function, solution))
+    return text
+
+
+def _chosen(lab: str, only: str | None):
+    exercises = lab_exercises(lab)
+    chosen = [e for e in exercises if only is None or e.function == only]
+    if not chosen:
+        raise ValueError(f"lab {lab} has no exercise {only!r}. It has {', '.join(e.function for e in exercises)}.")
+    return chosen
+
+
+def backup(path: Path) -> Path:
+    """Copy a file beside itself, into `.backup/`, under a name with the time. Returns the copy's path."""
+    folder = path.parent.parent / ".backup" if path.parent.name == "labs" else path.parent / ".backup"
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for attempt in range(1000):
+        copy = folder / f"{path.stem}.{stamp}{f'-{attempt}' if attempt else ''}.py"
+        if not copy.exists():
+            break
+    shutil.copy2(path, copy)
+    return copy
