@@ -7,6 +7,7 @@ on one that Python cannot parse.
 
 import ast
 import inspect
+import os
 import re
 import shutil
 import time
@@ -24,10 +25,11 @@ _CELL = re.compile(r"^(@app\.(function|cell|class_definition)|with app\.setup|ap
 
 
 def notebook_path(lab: str, folder: Path | None = None) -> Path:
-    """Where the notebook of a lab lies: in the checkout, else in a folder `labs` of the current directory."""
+    """Where the notebook of a lab lies: in the folder that `MSDA_LABS` names, in the checkout, or in `labs` here."""
     name = f"{LABS[lab][0]}.py"
+    folder = folder or os.environ.get("MSDA_LABS")
     if folder is not None:
-        return folder / name
+        return Path(folder) / name
     here = LABS_DIR / name
     return here if here.exists() else Path.cwd() / "labs" / name
 

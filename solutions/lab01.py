@@ -2,7 +2,7 @@
 
 from math import floor
 
-from torch import Tensor
+import torch
 
 
 def to_pixels(location: float, size: int) -> float:
@@ -33,7 +33,7 @@ def corner_weights(x: float, y: float) -> tuple[tuple[int, int], tuple[float, fl
     return (x0, y0), ((1 - fx) * (1 - fy), fx * (1 - fy), (1 - fx) * fy, fx * fy)
 
 
-def bilinear_sample(image: Tensor, x: float, y: float) -> Tensor:
+def bilinear_sample(image: torch.Tensor, x: float, y: float) -> torch.Tensor:
     """Read an image between its pixels. A pixel outside the image counts as zero.
 
     Args:
@@ -53,7 +53,9 @@ def bilinear_sample(image: Tensor, x: float, y: float) -> Tensor:
     return sample
 
 
-def msda_loops(value: Tensor, spatial_shapes: Tensor, sampling_locations: Tensor, attention_weights: Tensor) -> Tensor:
+def msda_loops(
+    value: torch.Tensor, spatial_shapes: torch.Tensor, sampling_locations: torch.Tensor, attention_weights: torch.Tensor
+) -> torch.Tensor:
     """Multi-scale deformable attention, one point at a time.
 
     Args:
@@ -66,7 +68,7 @@ def msda_loops(value: Tensor, spatial_shapes: Tensor, sampling_locations: Tensor
         (B, Q, M * D), in value's dtype.
     """
     B, S, M, D = value.shape
-    Q, L, K = sampling_locations.shape[1], sampling_locations.shape[3], sampling_locations.shape[4]
+    Q, K = sampling_locations.shape[1], sampling_locations.shape[4]
     out = value.new_zeros(B, Q, M, D)
     for b in range(B):
         for m in range(M):
@@ -82,7 +84,7 @@ def msda_loops(value: Tensor, spatial_shapes: Tensor, sampling_locations: Tensor
     return out.reshape(B, Q, M * D)
 
 
-def sample_like_torch(image: Tensor, u: float, v: float, align_corners: bool, padding_mode: str) -> Tensor:
+def sample_like_torch(image: torch.Tensor, u: float, v: float, align_corners: bool, padding_mode: str) -> torch.Tensor:
     """Read an image the way `grid_sample` does, in each of its conventions.
 
     Args:

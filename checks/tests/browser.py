@@ -1,0 +1,117 @@
+"""A notebook in a real browser: marimo's editor on a copy of a lab, driven in headless Chromium."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from checks import notebook
+from checks.doctor import find_chromium
+from checks.exercise import LABS
+
+# marimo does not save notebooks under the system's temporary folder, so copies live here.
+SCRATCH = notebook.ROOT / ".scratch"
+
+CHROMIUM_FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --force-color-profile=srgb"
+).split()
+
+
+@contextlib.contextmanager
+def copied_labs(texts: dict[str, str]) -> Iterator[Path]:
+    """A folder of notebooks, lab → text, with the project's marimo settings beside it; removed afterwards."""
+    root = SCRATCH / uuid.uuid4().hex[:8]
+    labs = root / "labs"
+    labs.mkdir(parents=True)
+    shutil.copy(notebook.ROOT / "pyproject.toml", root)
+    for lab, text in texts.items():
+        (labs / f"{LABS[lab][0]}.py").write_text(text, encoding="utf-8")
+    try:
+        yield labs
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def serving(path: Path) -> Iterator[str]:
+    """marimo's editor on one notebook; yields its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "marimo", "edit", str(path), "--headless", "--no-token"]
+    command += ["--port", str(port), "--skip-update-check"]
+    environment = {**os.environ, "MSDA_LABS": str(path.parent)}
+    server = subprocess.Popen(
+        command, cwd=path.parent.parent, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(300):
+            if server.poll() is not None:
+                raise RuntimeError(f"marimo edit ended with status {server.returncode} before it served {path.name}.")
+            try:
+                urllib.request.urlopen(address, timeout=1).close()
+                break
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.1)
+        yield address
+    finally:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+@contextlib.contextmanager
+def opened(address: str, *, width: int = 1200, height: int = 1000, dark: bool = False):
+    """A page of headless Chromium on an address."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), headless=True, args=CHROMIUM_FLAGS)
+        try:
+            page = browser.new_page(
+                viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+            )
+            page.goto(address)
+            yield page
+        finally:
+            browser.close()
+
+
+def verdict(page, name: str):
+    """The locator of an exercise's verdict panel."""
+    return page.locator(f'[data-check="{name}"]')
+
+
+def wait_state(page, name: str, state: str, timeout: float = 30.0) -> None:
+    """Wait until a verdict shows a state."""
+    page.locator(f'[data-check="{name}"][data-state="{state}"]').wait_for(timeout=timeout * 1000)
+
+
+def type_answer(page, function: str, source: str) -> None:
+    """Replace the cell that defines a function by other source, and run it, as a learner would."""
+    editor = page.locator(f'[data-cell-name="{function}"] .cm-content').first
+    editor.scroll_into_view_if_needed()
+    editor.click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(source)
+    page.keyboard.press("Control+Enter")
+
+
+def screenshot(page, path: Path) -> None:
+    """The whole notebook as one picture: the window grows to the height of its content."""
+    height = page.evaluate("() => Math.max(...[...document.querySelectorAll('*')].map(e => e.scrollHeight))")
+    page.set_viewport_size({"width": page.viewport_size["width"], "height": min(int(height) + 100, 15000)})
+    page.wait_for_timeout(500)
+    page.screenshot(path=str(path))
