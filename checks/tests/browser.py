@@ -50,6 +50,7 @@ def serving(path: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "marimo", "edit", str(path), "--headless", "--no-token"]
     command += ["--port", str(port), "--skip-update-check"]
     environment = {**os.environ, "MSDA_LABS": str(path.parent)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a learner's second start finds compiled modules
     server = subprocess.Popen(
         command, cwd=path.parent.parent, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
