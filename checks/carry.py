@@ -92,13 +92,20 @@ def _at_top_of(path: Path) -> Any:
 
 
 def solution_module(lab: str, name: str | None = None) -> ModuleType:
-    """The solutions of a lab. With a name, a second copy under it, which is not watched as a reference."""
+    """The solutions of a lab. With a name, a second copy under it, which is not watched as a reference.
+
+    A copy calls copies: where it imports the solutions of an earlier lab, it gets a copy of those too.
+    """
     if name is None:
         return importlib.import_module(f"solutions.lab{lab}")
     spec = importlib.util.find_spec(f"solutions.lab{lab}")
     module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, spec.origin))
     sys.modules[name] = module
     module.__spec__.loader.exec_module(module)
+    for attribute, value in list(vars(module).items()):
+        if isinstance(value, ModuleType) and value.__name__.startswith("solutions.lab"):
+            earlier = value.__name__.removeprefix("solutions.lab")
+            setattr(module, attribute, solution_module(earlier, f"{name}_on_lab{earlier}"))
     return module
 
 
