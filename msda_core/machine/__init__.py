@@ -15,7 +15,9 @@ from msda_core.machine.errors import (
     Unsupported,
 )
 from msda_core.machine.guard import guard, protect
+from msda_core.machine.lower import TARGETS, Lowering, lower, warm
 from msda_core.machine.trace import Event, Site, Trace, trace
+from msda_core.machine.traffic import Report, Traffic, count, profile
 
 __all__ = [
     "BFloat16Arithmetic",
@@ -24,16 +26,24 @@ __all__ = [
     "KernelError",
     "KernelFailed",
     "LaunchError",
+    "Lowering",
     "MachineError",
     "NoCompiler",
     "OutOfBounds",
     "PythonGlobal",
     "Recursion",
+    "Report",
     "Site",
+    "TARGETS",
     "Trace",
+    "Traffic",
     "UninitialisedRead",
     "Unsupported",
+    "count",
     "guard",
+    "lower",
+    "profile",
     "protect",
     "trace",
+    "warm",
 ]

@@ -199,11 +199,15 @@ def bind(kernel, grid, args: Sequence, kwargs: Mapping[str, Any]) -> Launch:
         grid: tuple of 1 to 3 whole numbers, or a function from the bound arguments to one; None if there is none.
 
     Raises:
-        LaunchError: no kernel, no grid, a bad grid, missing or unknown arguments, tensors on different devices.
+        LaunchError: no kernel, no grid, a bad grid, missing or unknown arguments.
         Unsupported: a Gluon kernel.
     """
     kernel, kwargs, hooks = unwrap(kernel, args, kwargs)
     fn = kernel.fn
+    if grid is None:
+        raise errors.LaunchError(
+            f"{fn.__name__} was called like a function. Launch it over a grid: {fn.__name__}[grid](...)."
+        )
     signature = inspect.signature(fn)
     known = _launch_options()
     options = {k: v for k, v in kwargs.items() if k in known and k not in signature.parameters}
@@ -218,10 +222,6 @@ def bind(kernel, grid, args: Sequence, kwargs: Mapping[str, Any]) -> Launch:
         raise errors.LaunchError(f"{fn.__name__}{signature}: {error}.") from None
     bound.apply_defaults()
     values = dict(bound.arguments)
-    if grid is None:
-        raise errors.LaunchError(
-            f"{fn.__name__} was called like a function. Launch it over a grid: {fn.__name__}[grid](...)."
-        )
     if callable(grid):
         grid = grid(values)
     try:
@@ -234,17 +234,25 @@ def bind(kernel, grid, args: Sequence, kwargs: Mapping[str, Any]) -> Launch:
         raise errors.LaunchError(
             f"The grid of {fn.__name__} must be 1 to 3 whole numbers that are not negative, got {grid}."
         )
-    devices = {}
-    for name, tensor in _tensors(values):
-        devices.setdefault(str(tensor.device), name)
-    if len(devices) > 1:
-        where = ", ".join(f"{name} on {device}" for device, name in devices.items())
-        raise errors.LaunchError(f"The tensors of {fn.__name__} are on different devices: {where}.")
-    if any(device.startswith("meta") for device in devices):
-        raise errors.LaunchError(f"The tensors of {fn.__name__} are on the meta device: they have no memory to read.")
     if getattr(kernel, "pre_run_hooks", None):
         hooks = [*hooks, *(lambda values, hook=h: hook(**values) for h in kernel.pre_run_hooks)]
     return Launch(kernel, fn, fn.__name__, values, constant_names(fn), options, grid + (1,) * (3 - len(grid)), hooks)
+
+
+def check_devices(launch: Launch):
+    """Refuse tensors on different devices, or with no memory at all.
+
+    Raises:
+        LaunchError: says which tensor is where.
+    """
+    devices = {}
+    for name, tensor in _tensors(launch.values):
+        devices.setdefault(str(tensor.device), name)
+    if len(devices) > 1:
+        where = ", ".join(f"{name} on {device}" for device, name in devices.items())
+        raise errors.LaunchError(f"The tensors of {launch.name} are on different devices: {where}.")
+    if any(device.startswith("meta") for device in devices):
+        raise errors.LaunchError(f"The tensors of {launch.name} are on the meta device: they have no memory to read.")
 
 
 def _tensors(values: Mapping[str, Any]):
@@ -256,8 +264,10 @@ def _tensors(values: Mapping[str, Any]):
                 yield from walk(f"{name}[{i}]", item)
         elif _is_descriptor(value):
             yield from walk(name, value.base)
-        elif hasattr(value, "data_ptr"):
-            yield name, getattr(value, "base", value)
+        elif isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(getattr(value, "base", None), torch.Tensor):  # triton.reinterpret
+            yield name, value.base
 
     for name, value in values.items():
         yield from walk(name, value)
@@ -396,6 +406,7 @@ class Emulation:
     """
 
     def __init__(self, launch: Launch, observer: Callable[[Access], None] | None = None, after=None):
+        check_devices(launch)
         self.launch = launch
         self.observer = observer
         self.after = after
@@ -403,7 +414,7 @@ class Emulation:
         self.handover: Callable[[], None] | None = None  # set by the interleaver: called before every access
         self._regions: list[Argument] = []
         self._hosts: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
-        self._functions: dict[Any, types.FunctionType] = {}
+        self._functions: dict[int, types.FunctionType] = {}
         self._calls = threading.local()
         self._positions: dict[tuple[types.CodeType, int], Frame] = {}
         self._builder = None
@@ -708,7 +719,7 @@ class Emulation:
 
     def function(self, jitted) -> types.FunctionType:
         """The interpreter's version of a jit function, over a snapshot of its globals."""
-        found = self._functions.get(jitted)
+        found = self._functions.get(id(jitted))  # hashing a JITFunction would compile its dependencies
         if found is None:
             from triton.runtime import interpreter
 
@@ -724,7 +735,7 @@ class Emulation:
             else:
                 found = types.FunctionType(code, scope, fn.__name__, fn.__defaults__)
             found.__kwdefaults__ = fn.__kwdefaults__
-            self._functions[jitted] = found
+            self._functions[id(jitted)] = found
         return found
 
     def _check_globals(self, fn, scope, free):

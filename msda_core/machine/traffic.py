@@ -1,0 +1,542 @@
+"""Requests and sectors, as Nsight Compute counts them: a trace seen through the layouts of a lowering.
+
+The trace knows every address, the lowering knows which thread of which warp holds which element and how wide its
+instructions are. One instruction of one warp is a request, and costs the distinct 32-byte sectors its active lanes
+touch. The finer rules, each confirmed by hardware counters (`data/`):
+
+- a request whose lanes are all masked off does not count;
+- a load is issued by every warp that holds a copy, a scalar load by every warp of the program;
+- a store or an atomic is issued by one holder only, a scalar one by one thread;
+- the width of an access is its instruction's, not its layout's: a ragged mask or a misaligned pointer narrows it;
+- a reduction counts a sector as often as its most-hit address in the request.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from msda_core.machine.emulate import Emulation, bind
+from msda_core.machine.layout import MemoryOp
+from msda_core.machine.lower import Lowering, lower_launch
+from msda_core.machine.ptx import Instruction
+from msda_core.machine.trace import Event, Recorder, Site, Trace
+
+__all__ = ["LineTraffic", "Report", "SiteTraffic", "Traffic", "count", "profile"]
+
+SECTOR = 32
+LINE = 128
+_NONE = np.iinfo(np.int64).max
+
+
+@dataclass
+class Traffic:
+    """What one kind of access costs.
+
+    Attributes:
+        requests: instructions times warps with an active lane; sectors: 32-byte sectors they touch.
+        bytes: what the programs asked for, each unmasked element once per program.
+        unique_sectors: distinct sectors over the whole launch.
+    """
+
+    requests: int = 0
+    sectors: int = 0
+    bytes: int = 0
+    unique_sectors: int = 0
+
+    @property
+    def efficiency(self) -> float:
+        """Useful over delivered bytes; can pass 1 where lanes share what they read. 1 if nothing was moved."""
+        return self.bytes / (self.sectors * SECTOR) if self.sectors else 1.0
+
+
+@dataclass
+class SiteTraffic(Traffic):
+    """Traffic of one operation in the source.
+
+    Attributes:
+        kind, lineno, text: where; site: the trace's.
+        instruction: the PTX instruction, "" where the compiler removed the access.
+        width: bytes that one thread moves with it.
+        executions: how often programs ran it.
+        worst: atomics: lanes of one request that meet at one address, at most.
+    """
+
+    kind: str = ""
+    lineno: int = 0
+    text: str = ""
+    site: Site | None = None
+    instruction: str = ""
+    width: int = 0
+    executions: int = 0
+    worst: int = 0
+
+
+@dataclass
+class LineTraffic(Traffic):
+    """Traffic of one source line."""
+
+    lineno: int = 0
+    text: str = ""
+    sites: list[SiteTraffic] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Report:
+    """The counters of one launch.
+
+    Attributes:
+        kernel, grid, target, num_warps: what was launched, and for which GPU (compute capability).
+        loads, stores, atomics: see `Traffic`.
+        unique_bytes: compulsory traffic: each sector that is loaded or combined once, in bytes. A GPU with a cold
+            cache must read that much from DRAM.
+        sites: traffic of each operation, in order of first use.
+        eliminated: operations of the source that the compiler removed, merged or hoisted.
+        contention: `Contention` of the atomics.
+        lowering, trace: what the counts were made from.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    target: int
+    num_warps: int
+    loads: Traffic
+    stores: Traffic
+    atomics: Traffic
+    unique_bytes: int
+    written_bytes: int
+    sites: list[SiteTraffic]
+    eliminated: list[Site]
+    contention: "Contention"
+    lowering: Lowering
+    trace: Trace
+
+    @property
+    def programs(self) -> int:
+        return self.trace.programs
+
+    @property
+    def requests(self) -> int:
+        return self.loads.requests + self.stores.requests + self.atomics.requests
+
+    @property
+    def sectors(self) -> int:
+        return self.loads.sectors + self.stores.sectors + self.atomics.sectors
+
+    @property
+    def requested_bytes(self) -> int:
+        """What goes through the caches: every sector of every request, in bytes."""
+        return self.sectors * SECTOR
+
+    @property
+    def efficiency(self) -> float:
+        """Useful bytes over delivered bytes, all kinds together."""
+        return (self.loads.bytes + self.stores.bytes + self.atomics.bytes) / max(1, self.requested_bytes)
+
+    @property
+    def by_line(self) -> dict[int, LineTraffic]:
+        """Traffic per source line, in order of the lines; an access in a helper counts for the helper's line."""
+        lines: dict[int, LineTraffic] = {}
+        for site in sorted(self.sites, key=lambda s: s.lineno):
+            line = lines.setdefault(site.lineno, LineTraffic(lineno=site.lineno, text=site.text))
+            line.sites.append(site)
+            for name in ("requests", "sectors", "bytes", "unique_sectors"):
+                setattr(line, name, getattr(line, name) + getattr(site, name))
+        return lines
+
+    def l2_misses(self, capacity: int, line: int = SECTOR) -> int:
+        """Sectors that an L2 of this capacity would fetch from DRAM, if it kept the most recently used ones.
+
+        Programs run one after another here and all at once on a GPU, so this is a model, not a count.
+
+        Args:
+            capacity: bytes.
+        """
+        return lru_misses(self._sector_stream(), capacity // line)
+
+    def _sector_stream(self) -> np.ndarray:
+        streams = []
+        for event in self.trace.events:
+            if event.kind != "store":
+                streams.append(np.unique(event.addresses[event.mask] // SECTOR))
+        return np.concatenate(streams) if streams else np.zeros(0, np.int64)
+
+    def __str__(self) -> str:
+        """A table: line, instruction, requests, sectors, efficiency."""
+        rows = [
+            f"{self.kernel}: {self.programs} programs of {self.num_warps} warps, sm_{self.target}, "
+            f"Triton {self.lowering.triton}",
+            f"{'line':>5} {'requests':>9} {'sectors':>9} {'useful':>7}  instruction",
+        ]
+        for site in self.sites:
+            rows.append(
+                f"{site.lineno:>5} {site.requests:>9,} {site.sectors:>9,} {site.efficiency:>7.0%}  "
+                f"{site.instruction or 'removed by the compiler'}"
+            )
+        for name in ("loads", "stores", "atomics"):
+            t = getattr(self, name)
+            rows.append(f"{name:>7}: {t.requests:,} requests, {t.sectors:,} sectors, {t.efficiency:.0%} useful")
+        rows.append(f"unique: {self.unique_bytes:,} bytes")
+        return "\n".join(rows)
+
+
+@dataclass
+class Contention:
+    """How atomics meet.
+
+    Attributes:
+        lanes: most lanes of one request at one address.
+        updates: most updates of one address over the launch; mean: updates per touched address.
+        programs: most programs that update one 128-byte line.
+    """
+
+    lanes: int = 0
+    updates: int = 0
+    mean: float = 0.0
+    programs: int = 0
+
+
+# --- Which instruction of the lowering an access of the trace became ---------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Bound:
+    """An operation of the TTGIR with its PTX instruction."""
+
+    op: MemoryOp
+    instruction: Instruction | None
+
+    @property
+    def width(self) -> int:
+        return self.instruction.bytes if self.instruction else 0
+
+    @property
+    def same(self) -> tuple:
+        return self.op.encoding, self.op.shape, self.width
+
+
+def _with_instructions(lowering: Lowering) -> list[_Bound]:
+    """Pair the operations of the TTGIR with PTX instructions.
+
+    By line and column first. What the compiler moved carries another line: those pair up in order.
+    """
+    ops, pool = lowering.operations, defaultdict(list)
+    for i in lowering.instructions:
+        pool[i.kind].append(i)
+    bound: list[_Bound] = [None] * len(ops)
+    groups = defaultdict(list)
+    for index, op in enumerate(ops):
+        place = op.places[-1] if op.places else None
+        groups[(op.kind, place.line if place else 0, place.column if place else 0)].append(index)
+    claimed: set[int] = set()
+    late = []
+    for (kind, line, column), members in groups.items():
+        here = [i for i in pool[kind] if (i.line, i.column) == (line, column)]
+        if not here:
+            late.extend(members)
+            continue
+        claimed.update(map(id, here))
+        cursor = 0
+        widths = {i.bytes for i in here}
+        for index in members:
+            bound[index] = _Bound(ops[index], here[min(cursor, len(here) - 1)])
+            if len(widths) > 1:  # calls of one helper that lowered differently: walk through their instructions
+                need = (ops[index].layout.registers if ops[index].layout else 1) * ops[index].itemsize
+                while need > 0 and cursor < len(here):
+                    need -= here[cursor].bytes
+                    cursor += 1
+    for index in sorted(late):
+        op = ops[index]
+        need = (op.layout.registers if op.layout else 1) * op.itemsize
+        spare = [i for i in pool[op.kind] if id(i) not in claimed and i.bytes <= max(need, op.itemsize)]
+        if not spare:
+            bound[index] = _Bound(op, None)
+            continue
+        bound[index] = _Bound(op, spare[0])
+        for i in spare:
+            if need <= 0 or i.bytes != spare[0].bytes:
+                break
+            claimed.add(id(i))
+            need -= i.bytes
+    return bound
+
+
+def _families(bound: list[_Bound]) -> list[list[_Bound]]:
+    """Operations with the same call chain (an unrolled loop gives several), in order of the text."""
+    families: dict[tuple, list[_Bound]] = {}
+    for b in bound:
+        families.setdefault((b.op.kind, b.op.name, b.op.places), []).append(b)
+    return list(families.values())
+
+
+def _covers(site: Site, op: MemoryOp) -> bool:
+    """Whether an operation can have come from this place: same kind, same depth of calls, lines that fit."""
+    kind = "load" if op.kind == "async" else op.kind
+    if kind != site.kind or (op.op == "cas") != (site.op == "cas") or len(op.places) != len(site.frames):
+        return False
+    return all(f.lineno <= p.line <= f.end_lineno for p, f in zip(op.places, site.frames))
+
+
+def _match(sites: list[Site], bound: list[_Bound]) -> dict[Site, list[_Bound]]:
+    """The operations each place of the trace became; none where the compiler removed it.
+
+    Lines decide first, columns next (their origin is 0 or 1, by version), and the order of execution last.
+    """
+    families = _families(bound)
+    matched: dict[Site, list[_Bound]] = {}
+    taken: set[int] = set()
+    for origin in (1, 0):
+        trial = {}
+        for site in sites:
+            columns = tuple(f.column + origin for f in site.frames)
+            hits = [
+                i
+                for i, family in enumerate(families)
+                if i not in taken
+                and _covers(site, family[0].op)
+                and tuple(p.column for p in family[0].op.places) == columns
+            ]
+            if hits:
+                trial[site] = hits
+        if len(trial) > len(matched):
+            matched, used = trial, {i for hits in trial.values() for i in hits}
+    if matched:
+        taken = used
+    result = {site: [b for i in hits for b in families[i]] for site, hits in matched.items()}
+    open_sites = [s for s in sites if s not in result]
+    open_families = [i for i in range(len(families)) if i not in taken]
+    for site in open_sites:
+        rivals = [s for s in open_sites if s not in result and _lines(s) == _lines(site) and s.kind == site.kind]
+        hits = [i for i in open_families if i not in taken and _covers(site, families[i][0].op)]
+        if hits:
+            # With fewer families than rivals the later duplicates were merged into the first.
+            result[site] = families[hits[0]]
+            taken.add(hits[0])
+            if len(rivals) == 1:
+                for extra in hits[1:]:
+                    if families[extra][0].same == families[hits[0]][0].same:
+                        result[site] = result[site] + families[extra]
+                        taken.add(extra)
+    return result
+
+
+def _lines(site: Site) -> tuple:
+    return tuple(f.lineno for f in site.frames)
+
+
+def _executed(events: list[Event], ops: list[_Bound]) -> list[tuple[_Bound, list[Event]]]:
+    """Events of one place, split by the operation that executed them; hoisted repetitions are dropped."""
+    hoisted = all(b.op.depth == 0 for b in ops)
+    uniform = len({b.same for b in ops}) == 1
+    programs: dict[tuple, list[Event]] = {}
+    for event in events:
+        programs.setdefault(event.program, []).append(event)
+    out: dict[int, list[Event]] = defaultdict(list)
+    for own in programs.values():
+        if hoisted and len(own) > len(ops):
+            seen, kept = set(), []
+            for event in own:
+                key = (event.addresses.tobytes(), event.mask.tobytes())
+                if key not in seen:
+                    seen.add(key)
+                    kept.append(event)
+            own = kept
+        for i, event in enumerate(own):
+            out[0 if uniform else i % len(ops)].append(event)
+    return [(ops[i], evs) for i, evs in sorted(out.items())]
+
+
+# --- Counting ---------------------------------------------------------------------------------------------------------
+
+
+def _requests(bound: _Bound, events: list[Event], num_warps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Addresses and activity of every request of these events, (requests, 32); only those with an active lane."""
+    op, kind = bound.op, events[0].kind
+    addresses = np.stack([e.addresses.reshape(-1) for e in events])
+    mask = np.stack([e.mask.reshape(-1) for e in events])
+    if op.layout is None:  # scalar: every warp loads it, one thread stores it
+        repeat = num_warps if kind == "load" else 1
+        addresses = np.repeat(addresses[:, :1], repeat, 0)
+        mask = np.repeat(mask[:, :1], repeat, 0)
+        keep = mask[:, 0]
+        return addresses[keep], mask[keep]
+    layout, itemsize = op.layout, events[0].itemsize
+    vector = max(1, min(bound.width // itemsize, layout.registers))
+    first = layout.elements[:, :, ::vector]  # the vector's first element stands for its address
+    lanes = np.ones(first.shape, bool)
+    if kind != "load":
+        lanes &= layout.lanes[None, :, None] & layout.warps[:, None, None]
+    if vector > 1:
+        groups = layout.elements.reshape(*layout.elements.shape[:2], -1, vector)
+        active = mask[:, groups].any(-1)
+    else:
+        active = mask[:, first]
+    active &= lanes
+    # (events, warps, lanes, instructions) -> (events * warps * instructions, lanes)
+    where = addresses[:, first].transpose(0, 1, 3, 2).reshape(-1, first.shape[1])
+    active = active.transpose(0, 1, 3, 2).reshape(-1, first.shape[1])
+    keep = active.any(1)
+    return where[keep], active[keep]
+
+
+def distinct_sectors(addresses: np.ndarray, active: np.ndarray) -> int:
+    """Sum over requests of the distinct sectors their active lanes touch; (requests, lanes) both."""
+    if not addresses.size:
+        return 0
+    sectors = np.where(active, addresses // SECTOR, _NONE)
+    sectors.sort(axis=1)
+    fresh = np.ones(sectors.shape, bool)
+    fresh[:, 1:] = sectors[:, 1:] != sectors[:, :-1]
+    return int((fresh & (sectors != _NONE)).sum())
+
+
+def reduction_sectors(addresses: np.ndarray, active: np.ndarray) -> tuple[int, int]:
+    """Sectors of reductions: each counts as often as its most-hit address in the request.
+
+    Returns:
+        (sectors, most lanes of one request at one address)
+    """
+    if not addresses.size:
+        return 0, 0
+    lanes = np.arange(addresses.shape[1])
+    where = np.where(active, addresses, _NONE)
+    where.sort(axis=1)
+    start = np.ones(where.shape, bool)
+    start[:, 1:] = where[:, 1:] != where[:, :-1]
+    turn = lanes - np.maximum.accumulate(np.where(start, lanes, 0), axis=1)  # the lane's rank among its equals
+    used = where != _NONE
+    # The ranks seen in a sector are 0 .. (its most-hit address) - 1, so count distinct (sector, rank).
+    key = np.where(used, (where // SECTOR) * addresses.shape[1] + turn, _NONE)
+    key.sort(axis=1)
+    fresh = np.ones(key.shape, bool)
+    fresh[:, 1:] = key[:, 1:] != key[:, :-1]
+    return int((fresh & (key != _NONE)).sum()), int(turn[used].max()) + 1
+
+
+def _unique(events: Iterable[Event]) -> np.ndarray:
+    parts = [np.unique(e.addresses[e.mask] // SECTOR) for e in events]
+    return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+
+def count(trace: Trace, lowering: Lowering) -> Report:
+    """Count a trace through a lowering of the same kernel.
+
+    Raises:
+        Unsupported: an access goes through a layout or an engine that is not modelled.
+    """
+    matched = _match(trace.sites, _with_instructions(lowering))
+    by_site: dict[Site, list[Event]] = {s: [] for s in trace.sites}
+    for event in trace.events:
+        by_site[event.site].append(event)
+    totals = {"load": Traffic(), "store": Traffic(), "atomic": Traffic()}
+    counted: dict[str, list[Event]] = {k: [] for k in totals}
+    sites, eliminated = [], []
+    for site, events in by_site.items():
+        row = SiteTraffic(kind=site.kind, lineno=site.lineno, text=site.text, site=site, executions=len(events))
+        sites.append(row)
+        ops = [b for b in matched.get(site, ()) if b.instruction is not None]
+        if not ops:
+            eliminated.append(site)
+            continue
+        row.instruction, row.width = ops[0].instruction.mnemonic, ops[0].width
+        kept: list[Event] = []
+        for bound, own in _executed(events, ops):
+            kept.extend(own)
+            for shaped in _by_shape(own):
+                addresses, active = _requests(bound, shaped, lowering.num_warps)
+                row.requests += len(addresses)
+                if site.kind == "atomic":
+                    sectors, worst = reduction_sectors(addresses, active)
+                    row.sectors += sectors
+                    row.worst = max(row.worst, worst)
+                else:
+                    row.sectors += distinct_sectors(addresses, active)
+        row.bytes = sum(e.bytes for e in kept)
+        row.unique_sectors = len(_unique(kept))
+        counted[site.kind].extend(kept)
+        total = totals[site.kind]
+        for name in ("requests", "sectors", "bytes"):
+            setattr(total, name, getattr(total, name) + getattr(row, name))
+    unique = {kind: _unique(events) for kind, events in counted.items()}
+    for kind, sectors in unique.items():
+        totals[kind].unique_sectors = len(sectors)
+    return Report(
+        kernel=trace.kernel,
+        grid=trace.grid,
+        target=lowering.target,
+        num_warps=lowering.num_warps,
+        loads=totals["load"],
+        stores=totals["store"],
+        atomics=totals["atomic"],
+        unique_bytes=SECTOR * len(np.union1d(unique["load"], unique["atomic"])),
+        written_bytes=SECTOR * len(np.union1d(unique["store"], unique["atomic"])),
+        sites=sites,
+        eliminated=eliminated,
+        contention=_contention(counted["atomic"], max((s.worst for s in sites), default=0)),
+        lowering=lowering,
+        trace=trace,
+    )
+
+
+def _by_shape(events: list[Event]) -> list[list[Event]]:
+    shapes: dict[tuple, list[Event]] = {}
+    for event in events:
+        shapes.setdefault((event.addresses.shape, event.itemsize), []).append(event)
+    return list(shapes.values())
+
+
+def _contention(events: list[Event], lanes: int) -> Contention:
+    if not events:
+        return Contention()
+    addresses = np.concatenate([e.addresses[e.mask] for e in events])
+    if not addresses.size:
+        return Contention()
+    _, updates = np.unique(addresses, return_counts=True)
+    programs = {p: i for i, p in enumerate(dict.fromkeys(e.program for e in events))}
+    pairs = [np.unique(e.addresses[e.mask] // LINE) for e in events]
+    owner = np.concatenate([np.full(len(p), programs[e.program]) for p, e in zip(pairs, events)])
+    lines = np.concatenate(pairs)
+    meetings = np.unique(np.stack([lines, owner], 1), axis=0)[:, 0]
+    return Contention(
+        lanes, int(updates.max()), float(updates.mean()), int(np.unique(meetings, return_counts=True)[1].max())
+    )
+
+
+def lru_misses(stream: np.ndarray, capacity: int) -> int:
+    """Misses of a fully associative cache of `capacity` entries that replaces the least recently used."""
+    from collections import OrderedDict
+
+    cache: OrderedDict[int, None] = OrderedDict()
+    misses = 0
+    for key in stream.tolist():
+        if key in cache:
+            cache.move_to_end(key)
+            continue
+        misses += 1
+        cache[key] = None
+        if len(cache) > capacity:
+            cache.popitem(last=False)
+    return misses
+
+
+def profile(kernel, grid, *args, num_warps: int | None = None, target="sm_90", **kwargs) -> Report:
+    """Run a kernel on the host, lower it for a GPU, and count what that GPU's profiler would count.
+
+    Args:
+        kernel, grid, *args: as in `kernel[grid](*args)`. Tensors are written to, as by a launch.
+        num_warps: warps of one program; 4 unless an autotuned configuration says otherwise.
+        target: compute capability to lower for: "sm_80", "sm_89", "sm_90", "sm_100", "sm_120", ...
+        **kwargs: further arguments, constants and launch options.
+
+    Raises:
+        MachineError: whatever is wrong with the kernel, in the emulation or in the compiler.
+    """
+    if num_warps is not None:
+        kwargs["num_warps"] = num_warps
+    launch = bind(kernel, grid, args, kwargs)
+    lowering = lower_launch(launch, target)
+    emulation = Emulation(launch)
+    recorder = emulation.observer = Recorder(emulation)
+    emulation.run()
+    return count(recorder.finish(), lowering)
