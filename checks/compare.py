@@ -24,7 +24,7 @@ def difference(yours: Any, truth: Any, like: Any, axes: Sequence[str] = (), part
         yours: what the learner's function returned; may be anything.
         truth: the reference's result in float64.
         like: the reference's result on the case's own dtypes; gives the kind, shape, dtype and device to expect.
-        axes: names of a tensor's axes.
+        axes: names of a tensor's axes; of nested lists, outermost first.
         parts: names of a tuple's parts, counted through nested tuples.
     """
     return _compare(yours, truth, like, axes, list(parts), "")
@@ -42,9 +42,11 @@ def _compare(yours, truth, like, axes, parts, where) -> str | None:
     if isinstance(like, (tuple, list)):
         if not isinstance(yours, (tuple, list)) or len(yours) != len(like):
             return f"{_subject(where)} {describe(yours)}, expected {len(like)} values: {describe(like)}.{_why(yours)}"
+        named = isinstance(like, list) and bool(axes) and not parts  # a list is an axis, a tuple is not
         for index, (y, t, k) in enumerate(zip(yours, truth, like)):
             label = f"[{index}]" if not parts else parts.pop(0) if not isinstance(k, (tuple, list)) else ""
-            message = _compare(y, t, k, axes, parts, f"{where} {label}".strip())
+            label = f"{axes[0]} {index}" if named else label
+            message = _compare(y, t, k, axes[1:] if named else axes, parts, f"{where} {label}".strip())
             if message:
                 return message
         return None
