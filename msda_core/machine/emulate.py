@@ -412,6 +412,7 @@ class Emulation:
         self.after = after
         self.arguments: list[Argument] = []
         self.handover: Callable[[], None] | None = None  # set by the interleaver: called before every access
+        self.poison = False  # whether lanes that a masked load leaves undefined hold NaN, not the zero they mostly are
         self._regions: list[Argument] = []
         self._hosts: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._functions: dict[int, types.FunctionType] = {}
@@ -586,6 +587,16 @@ class Emulation:
             kind=access.kind,
         )
 
+    def _undefined(self, shape, dtype, kind) -> np.ndarray:
+        """What masked lanes hold where the load gives no `other`."""
+        if not self.poison:
+            return np.zeros(shape, kind)
+        if np.issubdtype(kind, np.floating):
+            return np.full(shape, np.nan, kind)
+        if dtype.is_floating():  # bf16 and fp8 travel as raw bits; these are NaN in each of their formats
+            return np.full(shape, 0x7FC0 if dtype.primitive_bitwidth == 16 else 0x7F, kind)
+        return np.full(shape, True if kind == np.bool_ else np.iinfo(kind).max, kind)
+
     # Builder methods that replace the interpreter's
 
     def _methods(self, interpreter) -> dict[str, Callable]:
@@ -600,7 +611,7 @@ class Emulation:
             access = self._look("load", "", ptrs, mask)
             dtype = access.dtype
             kind = np_type(dtype)
-            default = np.zeros(ptrs.data.shape, kind) if other is None else other.data
+            default = self._undefined(ptrs.data.shape, dtype, kind) if other is None else other.data
             result = native.load(self._to_host(access), access.mask, default, kind)
             if self.after is not None:
                 self.after(access, result)

@@ -67,14 +67,26 @@ class guard(contextlib.AbstractContextManager):
             nothing has written since.
         contiguous: also refuse a non-contiguous tensor none of whose strides the kernel is given. The kernel would read
             it in the order of its storage, on a GPU too.
+        undefined: fill the lanes that a masked load without `other` leaves undefined with NaN (the largest integer).
+            The interpreter, and mostly a GPU, would give zero, which no one promises.
         observer: called with every `emulate.Access`, after the checks.
+        launched: called with every `emulate.Launch`, before it runs.
 
     Raises, from the launch: a `MachineError`; its `lineno` and `line` are the learner's.
     """
 
-    def __init__(self, uninitialised: bool = True, contiguous: bool = True, observer=None):
+    def __init__(
+        self,
+        uninitialised: bool = True,
+        contiguous: bool = True,
+        undefined: bool = True,
+        observer=None,
+        launched=None,
+    ):
         self.contiguous = contiguous
+        self.undefined = undefined
         self.observer = observer
+        self.launched = launched
         self._watch = _Allocations() if uninitialised else None
 
     def __enter__(self):
@@ -97,9 +109,12 @@ class guard(contextlib.AbstractContextManager):
             return None
         if self.contiguous:
             check_contiguous(launch)
+        if self.launched is not None:
+            self.launched(launch)
         if not launch.programs:
             return None
         emulation = Emulation(launch, None)
+        emulation.poison = self.undefined
         emulation.observer = lambda access: self._see(emulation, access)
         emulation.run()
         return None

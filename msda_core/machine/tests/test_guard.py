@@ -36,6 +36,12 @@ def unmasked_store(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def masked_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(y_ptr + offs, tl.load(x_ptr + offs, mask=offs < n))
+
+
+@triton.jit
 def far_kernel(x_ptr, far, y_ptr):
     tl.store(y_ptr, tl.load(x_ptr + far.to(tl.int64) * 1000))
 
@@ -295,6 +301,29 @@ def test_uninitialised_memory_is_reported_until_it_is_written():
         out = torch.empty_like(x)
         with pytest.raises(machine.UninitialisedRead, match="adds to element 0 of y_ptr"):
             scatter_add[(1,)](torch.ones(4), torch.zeros(4, dtype=torch.int64), out, BLOCK=4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
+def test_lanes_without_other_are_undefined_floats(dtype):
+    x, y = torch.ones(8).to(dtype), torch.zeros(16).to(dtype)
+    launch(masked_kernel, (1,), x, y, 8, BLOCK=16)
+    assert torch.equal(y[:8].float(), torch.ones(8)) and y[8:].float().isnan().all()
+    with machine.guard(undefined=False):
+        masked_kernel[(1,)](x, y, 8, BLOCK=16)
+    assert not y[8:].float().any()
+
+
+def test_lanes_without_other_are_undefined_integers():
+    x, y = torch.ones(8, dtype=torch.int32), torch.zeros(16, dtype=torch.int32)
+    launch(masked_kernel, (1,), x, y, 8, BLOCK=16)
+    assert y.tolist() == [1] * 8 + [2**31 - 1] * 8
+
+
+def test_each_launch_is_reported_before_it_runs():
+    launches, x = [], torch.ones(8)
+    with machine.guard(launched=launches.append), pytest.raises(machine.OutOfBounds):
+        unmasked_load[(1,)](x, torch.zeros(8), 8, BLOCK=16)
+    assert [(one.name, one.grid, one.values["n"]) for one in launches] == [("unmasked_load", (1, 1, 1), 8)]
 
 
 def test_memory_that_torch_recycles_is_not_mistaken_for_uninitialised():
