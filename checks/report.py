@@ -79,7 +79,8 @@ class Report:
         if self.state == "pass":
             lines = [f"{head}  ({self.seconds:.2f} s)" + (f"  {self.score}" if self.score else "")]
         else:
-            title = "" if self.state == "todo" else f" · {self.worst.name}: {self.worst.message}"
+            untouched = self.state == "todo" and self.worst.name != "defined"
+            title = "" if untouched else f" · {self.worst.name}: {self.worst.message}"
             lines = [head + title]
         if self.mistake:
             lines += _indent(f"Your answer is what you get {self.mistake.name}. {self.mistake.hint}")

@@ -225,31 +225,32 @@ def _():
 
 @app.cell(hide_code=True)
 def _(guess_border):
-    mo.stop(
-        guess_border.value is None,
-        checks.reveal(guess_border, right="0.5", because={"1.0": "", "0.5": "", "0.0": ""}),
+    checks.reveal(
+        guess_border,
+        right="0.5",
+        because={
+            "1.0": "It would be 1 if the border pixel went on for ever. That is another convention (border padding).",
+            "0.5": "Halfway between pixel 0 (value 1) and pixel -1 (not there, so zero).",
+            "0.0": "The point is on the edge of pixel 0, but only half a pixel from its centre: it keeps half of it.",
+        },
     )
-    row_x = mo.ui.slider(-2.0, 6.0, step=0.05, value=-0.5, label="x", show_value=True)
-    mo.vstack(
-        [
-            checks.reveal(
-                guess_border,
-                right="0.5",
-                because={
-                    "1.0": "It would be 1 if the border pixel went on for ever. That is another convention (border padding).",
-                    "0.5": "Halfway between pixel 0 (value 1) and pixel -1 (not there, so zero).",
-                    "0.0": "The point is on the edge of pixel 0, but only half a pixel from its centre: it keeps half of it.",
-                },
-            ),
-            row_x,
-        ]
-    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    row_x = mo.ui.slider(-2.0, 6.0, step=0.05, value=2.5, label="x", show_value=True)
+    row_x
     return (row_x,)
 
 
 @app.cell(hide_code=True)
-def _(row_x):
-    sampling.border_fade([1.0, 0.6, 0.8, 0.3, 0.9], row_x.value)
+def _(guess_border, row_x):
+    (
+        mo.md("*The sample along a row shows here after your prediction.*")
+        if guess_border.value is None
+        else sampling.border_fade([1.0, 0.6, 0.8, 0.3, 0.9], row_x.value)
+    )
     return
 
 

@@ -102,8 +102,8 @@ def msda(
             value.dtype
         )
     compute = torch.promote_types(torch.promote_types(value.dtype, sampling_locations.dtype), torch.float32)
-    # grid_sample counts from -1 to 1. A location that is no number must read nothing, so it moves outside.
-    grids = torch.nan_to_num(2 * sampling_locations.to(compute) - 1, nan=-4.0, posinf=4.0, neginf=-4.0)
+    # grid_sample counts from -1 to 1. A location that is no number, or overflows, reads nothing: it moves outside.
+    grids = torch.nan_to_num(2 * sampling_locations.to(compute) - 1, nan=-4.0).clamp(-4.0, 4.0)
     grids = grids.transpose(1, 2).flatten(0, 1)  # (B*M, Q, L, K, 2)
     samples = []
     for level, ((H, W), start) in enumerate(zip(levels, starts)):

@@ -31,7 +31,7 @@ def corner_areas(image: Tensor, x: float, y: float) -> Picture:
     """
     H, W, _ = image.shape
     figure, (left, right) = new_figure(9, 4.2, ncols=2, width_ratios=(1.25, 1))
-    left.imshow(image, extent=(-0.5, W - 0.5, H - 0.5, -0.5), interpolation="nearest")
+    left.imshow(image.numpy(), extent=(-0.5, W - 0.5, H - 0.5, -0.5), interpolation="nearest")
     x0, y0 = int(torch.tensor(x).floor()), int(torch.tensor(y).floor())
     fx, fy = x - x0, y - y0
     corners = ((x0, y0), (x0 + 1, y0), (x0, y0 + 1), (x0 + 1, y0 + 1))
@@ -120,7 +120,7 @@ def points_over_pyramid(
     figure, axes = new_figure(10, 3.6, ncols=len(images))
     for level, (image, ax) in enumerate(zip(images, axes)):
         H, W, _ = image.shape
-        ax.imshow(image, interpolation="nearest")
+        ax.imshow(image.numpy(), interpolation="nearest")
         x, y = locations[level, :, 0] * W - 0.5, locations[level, :, 1] * H - 0.5
         ax.scatter(x, y, s=40 + 900 * weights[level], facecolor=ORANGE, edgecolor="black", alpha=0.85, linewidth=1)
         ax.plot(reference[0] * W - 0.5, reference[1] * H - 0.5, "+", color="white", markersize=15, markeredgewidth=3)

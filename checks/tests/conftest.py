@@ -1,0 +1,35 @@
+"""Which labs there are, and copies of them with every exercise reset or solved: a learner's progress breaks no test."""
+
+import pytest
+
+from checks import notebook
+from checks.carry import solution_module
+from checks.doctor import find_chromium
+from checks.exercise import LABS
+from msda_core import device
+
+WRITTEN = [lab for lab in LABS if (notebook.LABS_DIR / f"{LABS[lab][0]}.py").exists()]
+
+
+def pytest_generate_tests(metafunc):
+    if "lab" in metafunc.fixturenames:
+        metafunc.parametrize("lab", WRITTEN)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "browser" in item.keywords and find_chromium() is None:
+            item.add_marker(pytest.mark.skip(reason="not run: needs Chromium, found none"))
+        if "gpu" in item.keywords and device.ACTIVE.type != "cuda":
+            item.add_marker(pytest.mark.skip(reason="not run: needs a CUDA GPU, found none"))
+
+
+def blank_text(lab: str) -> str:
+    """A lab's notebook with every exercise at its stub."""
+    text = (notebook.LABS_DIR / f"{LABS[lab][0]}.py").read_text(encoding="utf-8")
+    return notebook.reset(text, lab, solution_module(lab))
+
+
+def solved_text(lab: str) -> str:
+    """A lab's notebook with the solutions in its cells."""
+    return notebook.solve(blank_text(lab), lab, solution_module(lab))

@@ -1,0 +1,162 @@
+"""Every lab, blank and solved, and every mistake it knows."""
+
+import ast
+import inspect
+import runpy
+import subprocess
+import sys
+
+import marimo
+import pytest
+import torch
+
+from checks import notebook
+from checks.__main__ import grade_lab
+from checks.carry import load_answers, solution_module
+from checks.exercise import LABS, Mistake, lab_exercises
+from checks.grade import grade
+from checks.tests.conftest import WRITTEN, blank_text, solved_text
+
+
+def write(folder, lab: str, text: str):
+    path = folder / f"{LABS[lab][0]}.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def states(lab, path):
+    return {report.exercise.function: report.state for report in grade_lab(lab, path)}
+
+
+def test_blank_everything_is_to_do(lab, tmp_path):
+    got = states(lab, write(tmp_path, lab, blank_text(lab)))
+    assert got and set(got.values()) == {"todo"}, got
+
+
+def test_solved_everything_passes(lab, tmp_path):
+    reports = grade_lab(lab, write(tmp_path, lab, solved_text(lab)))
+    assert all(r.state == "pass" for r in reports), [r.text() for r in reports if r.state != "pass"]
+
+
+@pytest.mark.parametrize("kind", ["blank", "solved"])
+def test_every_cell_renders(lab, kind, tmp_path, monkeypatch):
+    """No cell in error, and every hidden cell shows something: a cell that shows nothing exits 0 all the same."""
+    monkeypatch.setenv("MSDA_LABS", str(tmp_path))
+    for other in WRITTEN:
+        write(tmp_path, other, blank_text(other))
+    path = write(tmp_path, lab, blank_text(lab) if kind == "blank" else solved_text(lab))
+    app = runpy.run_path(str(path))["app"]
+    outputs, _ = app.run()
+    cells = [cell for cell in app._cell_manager.cells() if cell is not None]
+    shown = [(cell._cell.code, cell._cell.config.hide_code) for cell in cells]
+    shown = shown[1:]  # the setup cell has no output
+    assert len(shown) == len(outputs), "some cell was cancelled: it would stay empty in the editor"
+    pictures = 0
+    for (code, hidden), output in zip(shown, outputs):
+        if not hidden or "checks.watch(" in code:
+            continue
+        assert output is not None, f"this cell shows nothing:\n{code}"
+        html = marimo.as_html(output).text
+        assert len(html) > 20, f"this cell shows nothing:\n{code}"
+        assert "Traceback" not in html, code
+        for image in html.split("<img ")[1:]:
+            alt = image.split('alt="', 1)[1].split('"', 1)[0]
+            assert len(alt) > 20, f"a figure without a description:\n{code}"
+            pictures += 1
+    assert pictures >= 2, f"lab {lab} shows {pictures} figures"
+
+
+def test_stub_and_solution_agree(lab):
+    """Same decorators, signature and docstring: the notebook as it is shipped holds exactly the generated stubs."""
+    text = (notebook.LABS_DIR / f"{LABS[lab][0]}.py").read_text(encoding="utf-8")
+    ours = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    theirs = {
+        n.name: n for n in ast.parse(inspect.getsource(solution_module(lab))).body if isinstance(n, ast.FunctionDef)
+    }
+    for exercise in lab_exercises(lab):
+        mine, solution = ours[exercise.function], theirs[exercise.function]
+        assert ast.dump(mine.args) == ast.dump(solution.args)
+        assert ast.unparse(mine.returns) == ast.unparse(solution.returns) if solution.returns else mine.returns is None
+        assert ast.get_docstring(mine) == ast.get_docstring(solution)
+
+
+@pytest.mark.parametrize("kind", ["blank", "solved"])
+def test_marimo_would_save_it_as_it_is(lab, kind, tmp_path):
+    path = write(tmp_path, lab, blank_text(lab) if kind == "blank" else solved_text(lab))
+    before = path.read_bytes()
+    for flags in (["--strict"], ["--fix"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "marimo", "check", *flags, str(path)], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "warning" not in (done.stdout + done.stderr).lower(), done.stdout + done.stderr
+    assert path.read_bytes() == before
+
+
+def test_every_exercise_has_its_place(lab):
+    text = blank_text(lab)
+    for exercise in lab_exercises(lab):
+        assert f'checks.grade("{exercise.name}", lambda: {exercise.function})' in text
+        assert f'checks.hints("{exercise.name}")' in text
+    assert f'checks.closing("{lab}", lambda: (' in text
+    assert text.count("checks.predict(") >= 1
+
+
+def all_mistakes():
+    return [
+        pytest.param(exercise, mistake, id=f"{exercise.name}: {mistake.name}")
+        for lab in WRITTEN
+        for exercise in lab_exercises(lab)
+        for mistake in exercise.mistakes
+    ]
+
+
+@pytest.mark.parametrize(("exercise", "mistake"), all_mistakes())
+def test_every_mistake_is_rejected_and_named(exercise, mistake):
+    report = grade(exercise.name, mistake)
+    assert report.state in ("fail", "crash"), f"it passes: {report.text()}"
+    assert report.mistake is mistake, f"taken for: {report.mistake and report.mistake.name}\n{report.text()}"
+    assert mistake.name in " ".join(report.text().split())
+    assert report.json()["mistake"] == mistake.name
+
+
+def test_mistakes_have_names_of_their_own(lab):
+    for exercise in lab_exercises(lab):
+        names = [mistake.name for mistake in exercise.mistakes]
+        assert len(set(names)) == len(names)
+        assert len(names) >= 2, f"{exercise.name} knows too few mistakes"
+        assert all(mistake.hint.strip() for mistake in exercise.mistakes)
+
+
+def _like(value, fill):
+    """A result of the same kind with every number replaced."""
+    if isinstance(value, torch.Tensor):
+        return (
+            torch.full_like(value, fill)
+            if value.dtype.is_floating_point or fill == fill
+            else torch.zeros_like(value) - 1
+        )
+    if isinstance(value, (tuple, list)):
+        return type(value)(_like(item, fill) for item in value)
+    return type(value)(fill) if isinstance(value, float) or (isinstance(value, int) and fill == fill) else value
+
+
+def plain_exercises():
+    return [e for lab in WRITTEN for e in lab_exercises(lab) if e.invoke is None and e.cases and not e.guarded]
+
+
+@pytest.mark.parametrize("fill", [0.0, 1.0, float("nan")], ids=["zeros", "ones", "nan"])
+@pytest.mark.parametrize("exercise", plain_exercises(), ids=lambda e: e.name)
+def test_constants_are_rejected(exercise, fill):
+    answer = lambda *args: _like(exercise.reference(*args), fill)  # noqa: E731
+    assert grade(exercise.name, Mistake("a constant", answer, "")).state in ("fail", "crash")
+
+
+@pytest.mark.parametrize("exercise", plain_exercises(), ids=lambda e: e.name)
+def test_the_input_returned_is_rejected(exercise):
+    assert grade(exercise.name, lambda *args: args[0]).state == "fail"
+
+
+def test_a_solution_is_found_in_the_notebook_as_a_plain_function(lab, tmp_path):
+    found = load_answers(lab, write(tmp_path, lab, solved_text(lab)))
+    assert all(not one.reason for one in found.values()), found
