@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import io
 import linecache
+import re
 import sys
 import threading
 import time
@@ -20,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["Outcome", "call", "copy_of", "learner_line"]
+__all__ = ["Outcome", "call", "copy_of", "learner_line", "quote"]
 
 PRINT_LIMIT = 2_000  # characters of the learner's output that are kept
 
@@ -186,15 +188,44 @@ def _running_line(thread: threading.Thread, answer: Any) -> str:
 
 def _home(answer: Any) -> str:
     """The file (or notebook cell) a function or kernel was written in."""
-    function = getattr(answer, "fn", answer)  # a Triton kernel keeps its function in fn
+    function = answer
+    while not isinstance(function, types.FunctionType) and hasattr(function, "fn"):
+        function = function.fn  # a Triton kernel keeps its function in fn, also under @triton.autotune
     code = getattr(function, "__code__", None)
     return code.co_filename if code is not None else ""
 
 
 def _quote(code: types.CodeType, number: int) -> str:
-    text = linecache.getline(code.co_filename, number).strip()
-    where = f"line {number - code.co_firstlineno + 1} of {code.co_name}"
+    name, first = _definition(code.co_filename, number)
+    if name == code.co_name:
+        return quote(code.co_filename, number)
+    return _place(code.co_filename, number, code.co_name, code.co_firstlineno)
+
+
+def quote(filename: str, number: int) -> str:
+    """A line of a function as its author counts, from the first line of its cell: "line 3 of f: `return x / 0`"."""
+    return _place(filename, number, *_definition(filename, number))
+
+
+def _place(filename: str, number: int, name: str, first: int) -> str:
+    text = linecache.getline(filename, number).strip()
+    where = f"line {number - first + 1} of {name}" if name else f"line {number}"
     return f"{where}: `{text}`" if text else where
+
+
+def _definition(filename: str, number: int) -> tuple[str, int]:
+    """Name and first line, its decorators' included, of the function around a line; ("", 1) if there is none.
+
+    In a notebook's file marimo's own decorator stands above the function; in the cell it does not.
+    """
+    lines = linecache.getlines(filename)
+    for first in range(min(number, len(lines)), 0, -1):
+        match = re.match(r"\s*(?:async )?def (\w+)\(", lines[first - 1])
+        if match:
+            while first > 1 and re.match(r"\s*@(?!app\.)", lines[first - 2]):
+                first -= 1
+            return match[1], first
+    return "", 1
 
 
 def _stop(thread: threading.Thread, done: threading.Event) -> None:
@@ -246,7 +277,8 @@ class _Poison(TorchFunctionMode):
             raise _Forbidden.noted(f"{name}: {self._forbid[name]}")
         result = function(*args, **(kwargs or {}))
         if name in self.EMPTY and isinstance(result, Tensor):
-            with torch.no_grad():
+            # Out of sight of the machine's guard, to which this memory is still uninitialised.
+            with torch.no_grad(), _disable_current_modes():
                 if result.dtype.is_floating_point:
                     result.fill_(float("nan"))
                 elif result.dtype != torch.bool:

@@ -17,11 +17,12 @@ from typing import Any
 
 from torch import Tensor
 
-from checks import compare
+from checks import compare, kernels
 from checks.call import Outcome, call
 from checks.carry import carried
 from checks.exercise import Draw, Exercise, Failed, Mistake, NotRun, find
 from checks.report import Check, Report
+from msda_core import device
 
 __all__ = ["grade", "latest"]
 
@@ -57,6 +58,8 @@ def grade(
     elif not isinstance(answer, Mistake) and not callable(answer) and not hasattr(answer, "run"):
         message = f"`{exercise.function}` is {compare.describe(answer)}, not a function."
         report = Report(exercise, "crash", [Check("defined", "the function is there", "crash", message)])
+    elif exercise.guarded and device.NO_TRITON:
+        report = Report(exercise, "not_run", [Check("triton", "kernels can run here", "not_run", device.NO_TRITON)])
     else:
         for earlier in exercise.carries:
             lab, function = earlier.split(".")
@@ -105,6 +108,8 @@ class _Run:
         self.answer = answer if self.watched else answer.answer
         self.printed = ""
         self.outcomes: list[tuple[Callable, int, Outcome]] = []  # in order, for recognising mistakes
+        self._launches: list = []
+        self._compilation: kernels.Compilation | None = None
         self._bar = _Bar(exercise.name, len(exercise.cases) + len(exercise.properties)) if progress else None
 
     def report(self, diagnose: bool) -> Report:
@@ -119,6 +124,8 @@ class _Run:
                     return Report(exercise, "todo", checks[:1])
                 if check.fatal:
                     break
+            if self._compilation is not None and not checks[-1].fatal:
+                checks.append(self._compiles())
             state = _overall(checks)
             mistake = None
             if diagnose and state in ("fail", "crash"):
@@ -128,9 +135,20 @@ class _Run:
                 score = exercise.score(self.answer)
         return Report(exercise, state, checks, mistake=mistake, printed=self.printed, score=score)
 
-    def _call(self, answer: Any, args: tuple, watched: bool) -> Outcome:
+    def _compiles(self) -> Check:
+        verdict = lambda status, message="": Check("compiles", "a GPU's compiler accepts it", status, message)  # noqa: E731
+        try:
+            error = self._compilation.result()
+        except TimeoutError as late:
+            return verdict("not_run", str(late))
+        if error is None:
+            return verdict("pass")
+        found = kernels.finding(error)
+        return verdict("fail", found[1]) if found and found[0] == "fail" else verdict("not_run", str(error))
+
+    def _call(self, answer: Any, args: tuple, watched: bool, guarded: bool = True) -> Outcome:
         exercise = self.exercise
-        around = _guard if exercise.guarded else contextlib.nullcontext
+        around = self._around(answer) if guarded else contextlib.nullcontext
         return call(
             lambda *copies: exercise.run(answer, copies),
             args,
@@ -141,6 +159,12 @@ class _Run:
             watched=watched,
         )
 
+    def _around(self, answer: Any) -> Callable[[], contextlib.AbstractContextManager]:
+        """What a call runs in: for kernels, the guard; the launches of the answer are noted for the compiler."""
+        if not self.exercise.guarded:
+            return contextlib.nullcontext
+        return lambda: kernels.guarded(self._launches if answer is self.answer else None)
+
     def _case(self, case: Callable) -> Check:
         for seed in (FIXED_SEED, self.seed):
             args = case(Draw(seed))
@@ -149,6 +173,12 @@ class _Run:
             if outcome.printed and not self.printed:
                 self.printed = outcome.printed
             check = self._judge(case, seed, args, outcome)
+            if self._compilation is None and outcome.error is None and self._launches:
+                self._compilation = kernels.Compilation(self._launches)
+            if check.status == "pass" and self.exercise.guarded and not device.INTERPRETED:
+                # Safe and right on paper; now the same on the GPU.
+                args = kernels.on_device(args)
+                check = self._judge(case, seed, args, self._call(self.answer, args, self.watched, guarded=False))
             if check.status != "pass":
                 return check
         return check
@@ -170,7 +200,7 @@ class _Run:
         if outcome.error is not None:
             if _is_stub(outcome.error, exercise.name):
                 return verdict("todo", "Not written yet.")
-            return verdict("crash", _crash_message(outcome))
+            return verdict(*(kernels.finding(outcome.error) or ("crash", _crash_message(outcome))))
         if outcome.changed:
             names = _argument_names(exercise, len(args))
             changed = " and ".join(f"`{names[i]}`" for i in outcome.changed)
@@ -187,7 +217,7 @@ class _Run:
             (),
             answer=self.answer,
             limit=self.exercise.limit,
-            around=_guard if self.exercise.guarded else contextlib.nullcontext,
+            around=self._around(self.answer),
             watched=self.watched,
         )
         self.outcomes.append((item, self.seed, outcome))
@@ -202,43 +232,52 @@ class _Run:
         if outcome.error is not None:
             if _is_stub(outcome.error, self.exercise.name):
                 return verdict("todo", "Not written yet.")
-            return verdict("crash", _crash_message(outcome))
+            return verdict(*(kernels.finding(outcome.error) or ("crash", _crash_message(outcome))))
         return verdict("pass", outcome.value or "")
 
     def _recognise(self) -> Mistake | None:
-        """The known mistake that behaves as this answer did in every check that ran, and not as the reference does."""
+        """The known mistake that behaves as this answer did in every check that ran, and not as the reference does.
+
+        First to the element at which a kernel was stopped, then to the tensor; and if no mistake explains everything,
+        one that explains the failing check is still the best lead.
+        """
         wrong = [(item, seed, o) for item, seed, o in self.outcomes if o.timeout is None and not o.reached]
         if not wrong:
             return None
-        last, rest = wrong[-1], wrong[:-1]
-        for mistake in self.exercise.mistakes:
-            if all(self._behaves(mistake, *one) for one in (last, *rest)):
-                return mistake
-        # No mistake explains everything; one that explains the failing check is still the best lead.
-        for mistake in self.exercise.mistakes:
-            if self._behaves(mistake, *last):
-                return mistake
+        behaviour: dict[tuple[int, int], Outcome] = {}  # (mistake, check) → what came of it
+        for picked in (wrong[::-1], wrong[-1:]):
+            for exactly in (True, False):
+                for mistake in self.exercise.mistakes:
+                    if all(self._behaves(behaviour, mistake, exactly, *one) for one in picked):
+                        return mistake
         return None
 
-    def _behaves(self, mistake: Mistake, item: Any, seed: int, outcome: Outcome) -> bool:
-        if hasattr(item, "check"):
-            other = call(
-                lambda: item.check(mistake.answer, Draw(seed)),
-                (),
-                answer=mistake.answer,
-                limit=self.exercise.limit,
-                around=_guard if self.exercise.guarded else contextlib.nullcontext,
-                watched=False,
-            )
-        else:
-            other = self._call(mistake.answer, item(Draw(seed)), False)
+    def _behaves(
+        self, behaviour: dict, mistake: Mistake, exactly: bool, item: Any, seed: int, outcome: Outcome
+    ) -> bool:
+        key = (id(mistake), id(outcome))
+        if key not in behaviour:
+            behaviour[key] = self._try(mistake, item, seed)
+        other = behaviour[key]
         if other.timeout is not None or other.reached:
             return False
         if (outcome.error is None) != (other.error is None):
             return False
         if outcome.error is not None:
-            return _signature(outcome.error) == _signature(other.error)
+            return _signature(outcome.error, exactly) == _signature(other.error, exactly)
         return outcome.changed == other.changed and compare.same(outcome.value, other.value)
+
+    def _try(self, mistake: Mistake, item: Any, seed: int) -> Outcome:
+        if not hasattr(item, "check"):
+            return self._call(mistake.answer, item(Draw(seed)), False)
+        return call(
+            lambda: item.check(mistake.answer, Draw(seed)),
+            (),
+            answer=mistake.answer,
+            limit=self.exercise.limit,
+            around=self._around(mistake.answer),
+            watched=False,
+        )
 
 
 def _overall(checks: list[Check]) -> str:
@@ -262,18 +301,19 @@ def _is_stub(error: BaseException, name: str) -> bool:
     return False
 
 
-def _signature(error: BaseException) -> Any:
-    """What identifies an exception as the same mistake: a failure's key, a guarded access's tensor, else its type."""
+def _signature(error: BaseException, exactly: bool) -> Any:
+    """What identifies an exception as the same mistake: a failure's key, a guarded access, else its type.
+
+    Exactly: also the element at which the guard stopped the kernel, the program and the number of lanes.
+    """
     inner = error.__cause__ or error
     key = getattr(inner, "key", None)
     if key is not None:
         return key
-    tensor = getattr(inner, "tensor", None)
-    return (
-        (type(inner).__name__, tensor, getattr(inner, "kind", None))
-        if isinstance(tensor, str)
-        else type(inner).__name__
-    )
+    if isinstance(getattr(inner, "tensor", None), str):
+        where = (inner.offset, inner.lanes, inner.program) if exactly else ()
+        return (type(inner).__name__, inner.tensor, inner.kind, *where)
+    return type(inner).__name__
 
 
 def _crash_message(outcome: Outcome) -> str:
@@ -302,12 +342,6 @@ def _in_float64(args: Any) -> Any:
     if type(args) in (list, tuple):
         return type(args)(_in_float64(item) for item in args)
     return args
-
-
-def _guard() -> contextlib.AbstractContextManager:
-    from msda_core import machine
-
-    return machine.guard()
 
 
 class _Bar:
