@@ -1,0 +1,184 @@
+"""Lab 04, Hello, Triton: one way to answer it."""
+
+import torch
+
+from msda_core.device import tl, triton
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    """out[i] = x[i] + y[i] for i below N. One program: BLOCK neighbouring elements.
+
+    Args:
+        x_ptr, y_ptr, out_ptr: (N,), float32.
+    """
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < N
+    x = tl.load(x_ptr + offs, mask=mask)
+    y = tl.load(y_ptr + offs, mask=mask)
+    tl.store(out_ptr + offs, x + y, mask=mask)
+
+
+def add(x: torch.Tensor, y: torch.Tensor, BLOCK: int = 32) -> torch.Tensor:
+    """x + y for two vectors (N,)."""
+    N = x.numel()
+    out = torch.empty_like(x)
+    add_kernel[(triton.cdiv(N, BLOCK),)](x, y, out, N, BLOCK=BLOCK)
+    return out
+
+
+@triton.jit
+def copy2d_kernel(
+    x_ptr, out_ptr, H, W, stride_xh, stride_xw, stride_oh, stride_ow, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr
+):
+    """out[h, w] = x[h, w] for h below H and w below W. One program: a tile of BLOCK_H rows and BLOCK_W columns.
+
+    Program (i, j) owns the i-th tile downwards and the j-th to the right.
+
+    Args:
+        x_ptr, out_ptr: (H, W), float32.
+        stride_xh, stride_xw: elements from one row of x to the next, and from one column to the next.
+        stride_oh, stride_ow: the same for out.
+    """
+    offs_h = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
+    offs_w = tl.program_id(1) * BLOCK_W + tl.arange(0, BLOCK_W)
+    mask = (offs_h < H)[:, None] & (offs_w < W)[None, :]
+    offs_x = offs_h[:, None] * stride_xh + offs_w[None, :] * stride_xw
+    offs_out = offs_h[:, None] * stride_oh + offs_w[None, :] * stride_ow
+    tile = tl.load(x_ptr + offs_x, mask=mask)
+    tl.store(out_ptr + offs_out, tile, mask=mask)
+
+
+def copy2d(x: torch.Tensor, out: torch.Tensor, BLOCK_H: int = 4, BLOCK_W: int = 8) -> torch.Tensor:
+    """Copy x into out: both (H, W), with any strides."""
+    H, W = x.shape
+    grid = (triton.cdiv(H, BLOCK_H), triton.cdiv(W, BLOCK_W))
+    copy2d_kernel[grid](x, out, H, W, *x.stride(), *out.stride(), BLOCK_H=BLOCK_H, BLOCK_W=BLOCK_W)
+    return out
+
+
+@triton.jit
+def gather_rows_kernel(table_ptr, index_ptr, out_ptr, N, D, stride_row, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr):
+    """out[n, d] = table[index[n], d] for n below N and d below D. One program: BLOCK_N rows of out, every column.
+
+    Args:
+        table_ptr: (R, D); its rows are stride_row elements apart, and may lie more than 2^31 elements away.
+        index_ptr: (N,), int32, each from 0 to R - 1.
+        out_ptr: (N, D), its rows one after another.
+        BLOCK_D: a power of two, at least D.
+    """
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_n = offs_n < N
+    mask = mask_n[:, None] & (offs_d < D)[None, :]
+    row = tl.load(index_ptr + offs_n, mask=mask_n, other=0).to(tl.int64)
+    values = tl.load(table_ptr + row[:, None] * stride_row + offs_d[None, :], mask=mask)
+    tl.store(out_ptr + offs_n[:, None] * D + offs_d[None, :], values, mask=mask)
+
+
+def gather_rows(table: torch.Tensor, index: torch.Tensor, BLOCK_N: int = 4) -> torch.Tensor:
+    """table[index] for a table (R, D) and an index (N,) of int32: (N, D)."""
+    N, D = index.numel(), table.shape[1]
+    out = table.new_empty(N, D)
+    grid, BLOCK_D = (triton.cdiv(N, BLOCK_N),), triton.next_power_of_2(D)
+    gather_rows_kernel[grid](table, index, out, N, D, table.stride(0), BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D)
+    return out
+
+
+@triton.jit
+def bilinear_kernel(image_ptr, loc_ptr, out_ptr, Q, H, W, D, BLOCK_Q: tl.constexpr, BLOCK_D: tl.constexpr):
+    """out[q] = the image between its pixels at location q; zero outside. One program: BLOCK_Q points, every channel.
+
+    Args:
+        image_ptr: (H, W, D), float32, contiguous.
+        loc_ptr: (Q, 2), float32, contiguous: each point's (x, y), from 0 at one edge of the image to 1 at the other.
+        out_ptr: (Q, D), float32, contiguous.
+        BLOCK_D: a power of two, at least D.
+    """
+    offs_q = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_q = offs_q < Q
+    mask_d = offs_d < D
+    x = tl.load(loc_ptr + 2 * offs_q, mask=mask_q, other=0.0) * W - 0.5
+    y = tl.load(loc_ptr + 2 * offs_q + 1, mask=mask_q, other=0.0) * H - 0.5
+    x0 = tl.floor(x).to(tl.int32)
+    y0 = tl.floor(y).to(tl.int32)
+    fx = x - x0
+    fy = y - y0
+    acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
+    for j in tl.static_range(2):
+        for i in tl.static_range(2):
+            xi = x0 + i
+            yj = y0 + j
+            weight = (fx if i else 1 - fx) * (fy if j else 1 - fy)
+            inside = mask_q & (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)
+            pixel = image_ptr + (yj * W + xi)[:, None] * D + offs_d[None, :]
+            acc += weight[:, None] * tl.load(pixel, mask=inside[:, None] & mask_d[None, :], other=0.0)
+    tl.store(out_ptr + offs_q[:, None] * D + offs_d[None, :], acc, mask=mask_q[:, None] & mask_d[None, :])
+
+
+def bilinear(image: torch.Tensor, locations: torch.Tensor, BLOCK_Q: int = 16) -> torch.Tensor:
+    """An image (H, W, D) read at locations (Q, 2): (Q, D)."""
+    H, W, D = image.shape
+    Q = locations.shape[0]
+    out = image.new_empty(Q, D)
+    grid, BLOCK_D = (triton.cdiv(Q, BLOCK_Q),), triton.next_power_of_2(D)
+    bilinear_kernel[grid](image, locations, out, Q, H, W, D, BLOCK_Q=BLOCK_Q, BLOCK_D=BLOCK_D)
+    return out
+
+
+@triton.jit
+def row_sum_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
+    """out[r] = x[r, 0] + … + x[r, N - 1], added up in float32. One program: one row, BLOCK elements at a time.
+
+    Args:
+        x_ptr: (R, N), float32 or float16; its rows are stride_row elements apart.
+        out_ptr: (R,), float32.
+    """
+    row = tl.program_id(0)
+    acc = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, N, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * stride_row + offs, mask=offs < N, other=0.0)
+        acc += x.to(tl.float32)
+    tl.store(out_ptr + row, tl.sum(acc, axis=0))
+
+
+def row_sum(x: torch.Tensor, BLOCK: int = 16) -> torch.Tensor:
+    """The sum of each row of x (R, N): (R,), float32."""
+    R, N = x.shape
+    out = torch.empty(R, device=x.device)
+    row_sum_kernel[(R,)](x, out, N, x.stride(0), BLOCK=BLOCK)
+    return out
+
+
+@triton.jit
+def softmax_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
+    """out[r, n] = exp(x[r, n]) / sum over n of exp(x[r, n]). One program: one row, BLOCK elements at a time.
+
+    Args:
+        x_ptr, out_ptr: (R, N), float32; rows are stride_row elements apart. exp must not overflow, whatever x holds.
+    """
+    row = tl.program_id(0)
+    x_ptr += row * stride_row
+    out_ptr += row * stride_row
+    offs = tl.arange(0, BLOCK)
+    top = tl.full([BLOCK], float("-inf"), tl.float32)
+    for start in range(0, N, BLOCK):
+        top = tl.maximum(top, tl.load(x_ptr + start + offs, mask=start + offs < N, other=float("-inf")))
+    peak = tl.max(top, axis=0)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, N, BLOCK):
+        total += tl.exp(tl.load(x_ptr + start + offs, mask=start + offs < N, other=float("-inf")) - peak)
+    norm = tl.sum(total, axis=0)
+    for start in range(0, N, BLOCK):
+        x = tl.load(x_ptr + start + offs, mask=start + offs < N)
+        tl.store(out_ptr + start + offs, tl.exp(x - peak) / norm, mask=start + offs < N)
+
+
+def softmax(x: torch.Tensor, BLOCK: int = 16) -> torch.Tensor:
+    """The softmax of each row of x (R, N), contiguous."""
+    R, N = x.shape
+    out = torch.empty_like(x)
+    softmax_kernel[(R,)](x, out, N, x.stride(0), BLOCK=BLOCK)
+    return out
