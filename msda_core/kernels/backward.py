@@ -10,7 +10,8 @@ One program owns the same tile as in the forward. Gradients of locations and wei
 are plain stores, contiguous over the points. Only grad_value needs atomics. They are relaxed: nothing is read back
 before the kernel ends, and the ordered default would not vectorise.
 
-Bytes it should move: what the forward reads, once more; grad_out; three gradients; and the corners again, as reductions.
+Bytes it should move: what the forward reads, once more; grad_out; three gradients; and the corners again, as
+reductions.
 """
 
 import functools
@@ -20,12 +21,13 @@ import torch
 from torch import Tensor
 
 from msda_core.device import INTERPRETED, load_triton
-from msda_core.kernels.forward import Launch, corners, offset_type
+from msda_core.kernels.forward import corners
+from msda_core.kernels.launch import MAX_BATCH, Launch, launch, offset_type
 
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["accumulator_dtype", "launch_config", "msda_backward", "msda_bwd_kernel"]
+__all__ = ["accumulator_dtype", "backward_launch", "msda_backward", "msda_bwd_kernel"]
 
 
 @triton.jit
@@ -44,27 +46,18 @@ def msda_bwd_kernel(
     Q, S,
     M: tl.constexpr, D: tl.constexpr, L: tl.constexpr, K: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr,
-    OFFSET: tl.constexpr,
+    EVICT: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_Q queries and BLOCK_M heads of one batch item; points and channels in blocks.
 
-    grad_value_ptr must be zero on entry. unit_ptr is read only where grad_value is int64: how many units make 1.0.
+    grad_value must be zero on entry. unit_ptr is read only where grad_value is int64: how many units make 1.0.
     """
-    BLOCKS_M: tl.constexpr = (M + BLOCK_M - 1) // BLOCK_M
-    blocks_q = tl.cdiv(Q, BLOCK_Q)
-    pid = tl.program_id(0)
-    pid_q = pid % blocks_q
-    pid_m = pid // blocks_q % BLOCKS_M
-    b = (pid // blocks_q // BLOCKS_M).to(tl.int64)  # only whole batch items can lie 2^31 elements apart
-
+    b = tl.program_id(2).to(tl.int64)  # only whole batch items can lie 2^31 elements apart
     rows = tl.arange(0, BLOCK_Q * BLOCK_M)
-    q = pid_q * BLOCK_Q + rows // BLOCK_M
-    m = pid_m * BLOCK_M + rows % BLOCK_M
+    q = tl.program_id(0) * BLOCK_Q + rows // BLOCK_M
+    m = tl.program_id(1) * BLOCK_M + rows % BLOCK_M
     mask_row = (q < Q) & (m < M)
     offs_row = q.to(OFFSET) * M + m
-    offs_p = tl.arange(0, BLOCK_P)
-    offs_d = tl.arange(0, BLOCK_D)
-
     value_ptr += b * S * (M * D)
     grad_value_ptr += b * S * (M * D)
     loc_ptr += b * Q * (M * L * K * 2)
@@ -77,74 +70,73 @@ def msda_bwd_kernel(
         unit = tl.load(unit_ptr)
 
     for p0 in range(0, L * K, BLOCK_P):
-        p = p0 + offs_p
-        mask_p = mask_row[:, None] & (p < L * K)[None, :]
-        offs_point = offs_row[:, None] * (L * K) + p[None, :]
-        a = tl.load(attn_ptr + offs_point, mask=mask_p, other=0.0).to(tl.float32)
-        x = tl.load(loc_ptr + 2 * offs_point, mask=mask_p, other=0.0).to(tl.float32)
-        y = tl.load(loc_ptr + 2 * offs_point + 1, mask=mask_p, other=0.0).to(tl.float32)
-
-        level = tl.minimum(p // K, L - 1)
+        offs_p = p0 + tl.arange(0, BLOCK_P)
+        mask_p = mask_row[:, None] & (offs_p < L * K)[None, :]
+        offs_rp = offs_row[:, None] * (L * K) + offs_p[None, :]
+        a = tl.load(attn_ptr + offs_rp, mask=mask_p, other=0.0).to(tl.float32)
+        x = tl.load(loc_ptr + 2 * offs_rp, mask=mask_p, other=0.0).to(tl.float32)
+        y = tl.load(loc_ptr + 2 * offs_rp + 1, mask=mask_p, other=0.0).to(tl.float32)
+        level = tl.minimum(offs_p // K, L - 1)
         H = tl.load(shapes_ptr + 2 * level).to(tl.int32)[None, :]
         W = tl.load(shapes_ptr + 2 * level + 1).to(tl.int32)[None, :]
         start = tl.load(starts_ptr + level).to(tl.int32)[None, :]
+
         x0, y0, fx, fy, left, right, top, bottom = corners(x * W - 0.5, y * H - 0.5, W, H)
-
-        pixel = (start + y0 * W + x0).to(OFFSET)
-        corner = ((pixel * M + m[:, None]) * D)[:, :, None]
-        below = (W.to(OFFSET) * (M * D))[:, :, None]
-        dot00 = tl.zeros([BLOCK_Q * BLOCK_M, BLOCK_P], tl.float32)
-        dot01 = tl.zeros([BLOCK_Q * BLOCK_M, BLOCK_P], tl.float32)
-        dot10 = tl.zeros([BLOCK_Q * BLOCK_M, BLOCK_P], tl.float32)
-        dot11 = tl.zeros([BLOCK_Q * BLOCK_M, BLOCK_P], tl.float32)
+        offs_pixel = ((start + y0 * W + x0).to(OFFSET) * M + m[:, None]) * D
+        dot_00 = tl.zeros([BLOCK_Q * BLOCK_M, BLOCK_P], tl.float32)
+        dot_01 = tl.zeros([BLOCK_Q * BLOCK_M, BLOCK_P], tl.float32)
+        dot_10 = tl.zeros([BLOCK_Q * BLOCK_M, BLOCK_P], tl.float32)
+        dot_11 = tl.zeros([BLOCK_Q * BLOCK_M, BLOCK_P], tl.float32)
         for d0 in range(0, D, BLOCK_D):
-            d = d0 + offs_d
-            mask_g = mask_row[:, None] & (d < D)[None, :]
-            g = tl.load(grad_out_ptr + offs_row[:, None] * D + d[None, :], mask=mask_g, other=0.0).to(tl.float32)
-            g = g[:, None, :]
+            offs_d = d0 + tl.arange(0, BLOCK_D)
+            mask_d = offs_d < D
+            offs_g = offs_row[:, None] * D + offs_d[None, :]
+            g = tl.load(grad_out_ptr + offs_g, mask=mask_row[:, None] & mask_d[None, :], other=0.0)
+            g = g.to(tl.float32)[:, None, :]
 
-            mask_d = mask_p[:, :, None] & (d < D)[None, None, :]
-            mask00 = mask_d & (left & top)[:, :, None]
-            mask01 = mask_d & (right & top)[:, :, None]
-            mask10 = mask_d & (left & bottom)[:, :, None]
-            mask11 = mask_d & (right & bottom)[:, :, None]
-            offs00 = corner + d[None, None, :]
-            offs01 = offs00 + M * D
-            offs10 = offs00 + below
-            offs11 = offs10 + M * D
+            offs_00 = offs_pixel[:, :, None] + offs_d[None, None, :]
+            offs_01 = offs_00 + M * D
+            offs_10 = offs_00 + (W.to(OFFSET) * (M * D))[:, :, None]
+            offs_11 = offs_10 + M * D
+            mask_00 = (mask_p & left & top)[:, :, None] & mask_d[None, None, :]
+            mask_01 = (mask_p & right & top)[:, :, None] & mask_d[None, None, :]
+            mask_10 = (mask_p & left & bottom)[:, :, None] & mask_d[None, None, :]
+            mask_11 = (mask_p & right & bottom)[:, :, None] & mask_d[None, None, :]
+            v_00 = tl.load(value_ptr + offs_00, mask=mask_00, other=0.0, eviction_policy=EVICT).to(tl.float32)
+            v_01 = tl.load(value_ptr + offs_01, mask=mask_01, other=0.0, eviction_policy=EVICT).to(tl.float32)
+            v_10 = tl.load(value_ptr + offs_10, mask=mask_10, other=0.0, eviction_policy=EVICT).to(tl.float32)
+            v_11 = tl.load(value_ptr + offs_11, mask=mask_11, other=0.0, eviction_policy=EVICT).to(tl.float32)
 
-            v00 = tl.load(value_ptr + offs00, mask=mask00, other=0.0).to(tl.float32)
-            v01 = tl.load(value_ptr + offs01, mask=mask01, other=0.0).to(tl.float32)
-            v10 = tl.load(value_ptr + offs10, mask=mask10, other=0.0).to(tl.float32)
-            v11 = tl.load(value_ptr + offs11, mask=mask11, other=0.0).to(tl.float32)
-            dot00 += tl.sum(v00 * g, axis=2)
-            dot01 += tl.sum(v01 * g, axis=2)
-            dot10 += tl.sum(v10 * g, axis=2)
-            dot11 += tl.sum(v11 * g, axis=2)
+            # The reductions wait for nothing, so they go out while the loads are on their way.
+            accumulate(grad_value_ptr + offs_00, g * (a * (1 - fx) * (1 - fy))[:, :, None], mask_00, unit)
+            accumulate(grad_value_ptr + offs_01, g * (a * fx * (1 - fy))[:, :, None], mask_01, unit)
+            accumulate(grad_value_ptr + offs_10, g * (a * (1 - fx) * fy)[:, :, None], mask_10, unit)
+            accumulate(grad_value_ptr + offs_11, g * (a * fx * fy)[:, :, None], mask_11, unit)
 
-            accumulate(grad_value_ptr + offs00, g * (a * (1 - fx) * (1 - fy))[:, :, None], mask00, unit)
-            accumulate(grad_value_ptr + offs01, g * (a * fx * (1 - fy))[:, :, None], mask01, unit)
-            accumulate(grad_value_ptr + offs10, g * (a * (1 - fx) * fy)[:, :, None], mask10, unit)
-            accumulate(grad_value_ptr + offs11, g * (a * fx * fy)[:, :, None], mask11, unit)
+            dot_00 += tl.sum(v_00 * g, axis=2)
+            dot_01 += tl.sum(v_01 * g, axis=2)
+            dot_10 += tl.sum(v_10 * g, axis=2)
+            dot_11 += tl.sum(v_11 * g, axis=2)
 
-        upper = dot00 + (dot01 - dot00) * fx
-        lower = dot10 + (dot11 - dot10) * fx
+        upper = dot_00 + (dot_01 - dot_00) * fx
+        lower = dot_10 + (dot_11 - dot_10) * fx
         grad_a = upper + (lower - upper) * fy
-        grad_x = a * W * ((dot01 - dot00) * (1 - fy) + (dot11 - dot10) * fy)
+        grad_x = a * W * ((dot_01 - dot_00) * (1 - fy) + (dot_11 - dot_10) * fy)
         grad_y = a * H * (lower - upper)
-        tl.store(grad_attn_ptr + offs_point, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask_p)
-        tl.store(grad_loc_ptr + 2 * offs_point, grad_x.to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
-        tl.store(grad_loc_ptr + 2 * offs_point + 1, grad_y.to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
+        tl.store(grad_attn_ptr + offs_rp, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask_p)
+        tl.store(grad_loc_ptr + 2 * offs_rp, grad_x.to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
+        tl.store(grad_loc_ptr + 2 * offs_rp + 1, grad_y.to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
 
 
-@functools.lru_cache(maxsize=1024)
-def launch_config(M: int, D: int, L: int, K: int, itemsize: int) -> Launch:
-    """The backward launch for these sizes and this many bytes per element of value."""
+@functools.lru_cache(maxsize=4096)
+def backward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int) -> Launch:
+    """The measured way to cut a backward call, `itemsize` bytes per element of value; see LOG.md."""
     BLOCK_D = min(triton.next_power_of_2(D), 128)
-    BLOCK_P = min(triton.next_power_of_2(L * K), 64, 2048 // BLOCK_D)
-    tile = BLOCK_P * BLOCK_D
-    BLOCK_Q = max(1, 512 // tile)
-    return Launch(BLOCK_Q, 1, BLOCK_P, BLOCK_D, num_warps=min(max(1, BLOCK_Q * tile // 256), 8))
+    BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 1024 // BLOCK_D))
+    num_warps = min(max(1, BLOCK_P * BLOCK_D // 128), 4)
+    if B * Q * M >= 2**17:  # pixels are hit again and again
+        return Launch(1, 1, BLOCK_P, BLOCK_D, num_warps=1 if itemsize == 2 else num_warps)
+    return Launch(1, 1, BLOCK_P, BLOCK_D, num_warps, EVICT="evict_first")
 
 
 def accumulator_dtype(dtype: torch.dtype, device: torch.device, fp32_grad_accum: bool | None = None) -> torch.dtype:
@@ -167,44 +159,46 @@ def msda_backward(
     value: Tensor, shapes: Tensor, starts: Tensor, sampling_locations: Tensor, attention_weights: Tensor,
     grad_out: Tensor,
     fp32_grad_accum: bool | None = None, deterministic: bool = False,
-    launch: Launch | None = None,
+    cut: Launch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Launch `msda_bwd_kernel`.
+    """Launch `msda_bwd_kernel`. Nothing here reads a tensor, so nothing waits for the device.
 
     Args:
-        value … attention_weights, launch: as in `msda_forward`; grad_out: (B, Q, M*D).
+        value … attention_weights, cut: as in `msda_forward`; grad_out: (B, Q, M*D).
         fp32_grad_accum: sum grad_value in float32 and round once; None decides by the GPU, see `accumulator_dtype`.
         deterministic: sum grad_value in 64-bit integers, which add to the same bits in any order. The unit is a
-            power of two chosen from the largest possible contribution, so the sum is at least as fine as a float32
-            one; an infinity or a NaN in grad_out makes all of grad_value NaN.
+            power of two chosen from the largest possible contribution, so the sum is finer than a float32 one; an
+            infinity or a NaN in grad_out makes all of grad_value NaN.
 
     Returns:
         (grad_value, grad_sampling_locations, grad_attention_weights), shaped and typed like the inputs.
     """
     B, S, M, D = value.shape
     _, Q, _, L, K, _ = sampling_locations.shape
-    value, sampling_locations, attention_weights = (
-        value.contiguous(), sampling_locations.contiguous(), attention_weights.contiguous()
-    )  # fmt: skip
-    if attention_weights.numel() == 0 or D == 0:
+    if B == 0 or Q == 0 or M == 0 or D == 0 or K == 0:
         return torch.zeros_like(value), torch.zeros_like(sampling_locations), torch.zeros_like(attention_weights)
+    if B > MAX_BATCH:
+        parts = zip(*(t.split(MAX_BATCH) for t in (value, sampling_locations, attention_weights, grad_out)))
+        grads = [
+            msda_backward(v, shapes, starts, loc, attn, g, fp32_grad_accum, deterministic, cut)
+            for v, loc, attn, g in parts
+        ]
+        return tuple(torch.cat(column) for column in zip(*grads))
 
+    accumulator, unit = accumulator_dtype(value.dtype, value.device, fp32_grad_accum), None
     if deterministic:
-        unit = _units_per_one(grad_out, attention_weights, Q * K)
-        grad_value = torch.zeros(value.shape, dtype=torch.int64, device=value.device)
-    else:
-        unit = None
-        accumulator = accumulator_dtype(value.dtype, value.device, fp32_grad_accum)
-        grad_value = torch.zeros(value.shape, dtype=accumulator, device=value.device)
-    grad_loc = torch.empty_like(sampling_locations)
-    grad_attn = torch.empty_like(attention_weights)
-    launch = launch or launch_config(M, D, L, K, value.element_size())
-    msda_bwd_kernel[(launch.programs(B, Q, M),)](
-        value, shapes.contiguous(), starts.contiguous(), sampling_locations, attention_weights, grad_out.contiguous(),
-        grad_value, grad_loc, grad_attn, unit,
-        Q, S, M, D, L, K,
-        launch.BLOCK_Q, launch.BLOCK_M, launch.BLOCK_P, launch.BLOCK_D, offset_type(S, Q, M, D, L, K),
-        num_warps=launch.num_warps,
+        accumulator, unit = torch.int64, _units_per_one(grad_out, attention_weights, Q * K)
+    grad_value = torch.zeros(value.shape, dtype=accumulator, device=value.device)
+    grad_loc = sampling_locations.new_empty(sampling_locations.shape)
+    grad_attn = attention_weights.new_empty(attention_weights.shape)
+    cut = cut or backward_launch(B, Q, M, D, L, K, value.element_size())
+    launch(
+        msda_bwd_kernel, cut.grid(B, Q, M),
+        (value.contiguous(), shapes.contiguous(), starts.contiguous(), sampling_locations.contiguous(),
+         attention_weights.contiguous(), grad_out.contiguous(), grad_value, grad_loc, grad_attn, unit),
+        (Q, S, M, D, L, K, cut.BLOCK_Q, cut.BLOCK_M, cut.BLOCK_P, cut.BLOCK_D, cut.EVICT,
+         offset_type(S, Q, M, D, L, K)),
+        cut.num_warps,
     )  # fmt: skip
     if deterministic:
         grad_value = grad_value.double().div_(unit)

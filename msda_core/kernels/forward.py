@@ -1,44 +1,49 @@
 """Multi-scale deformable attention, forward: one kernel, and its launcher.
 
-    out[b, q, m, :] = sum over (l, k) of attention[b, q, m, l, k] * bilinear(value_l[b, :, m, :], x*W_l - 0.5, y*H_l - 0.5)
+    out[b, q, m, :] = sum over l, k of attention[b, q, m, l, k] * bilinear(value_l[b, :, m, :], x*W_l - 0.5, y*H_l - 0.5)
 
-One program owns BLOCK_Q queries and BLOCK_M neighbouring heads of one batch item. All their points form one tile
-(row, point, channel), a row being a (query, head) pair: the parameters of a row are contiguous over its points, so
-they are read coalesced and once, and the four corners of every point are in flight together.
+One program owns BLOCK_Q queries and BLOCK_M neighbouring heads of one batch item: a tile (row, point, channel), where a
+row is a (query, head) pair. With few queries, all points of a row are in the tile, their parameters are read coalesced,
+and the corners of every point are in flight together. With many, the rows fill the warp and the program loops over the
+points: nothing is summed across lanes, and neighbouring rows find each other's pixels in L1.
 
 Bytes it should move: locations, weights and output once; of value each touched sector once, if the caches hold it.
 """
 
 import functools
-from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from msda_core.device import load_triton
+from msda_core.kernels.launch import MAX_BATCH, Launch, launch, offset_type
 
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["Launch", "corners", "launch_config", "msda_forward", "msda_fwd_kernel", "offset_type"]
+__all__ = ["corners", "forward_launch", "msda_forward", "msda_fwd_kernel"]
 
 
 @triton.jit
 def corners(x, y, W, H):
-    """Where a pixel coordinate lies between its four pixels, and which of those four exist.
-
-    A point that touches no pixel, NaN and infinity included, comes back as (0, 0) with no corner allowed.
+    """The four pixels around a point, in pixel coordinates, and which of them exist.
 
     Returns:
         x0, y0: the upper left pixel; fx, fy: how far past it, in [0, 1); left, right, top, bottom: is that side inside?
     """
-    inside = (x > -1) & (x < W) & (y > -1) & (y < H)  # NaN compares false
-    x = tl.where(inside, x, 0.0)
-    y = tl.where(inside, y, 0.0)
-    x0 = tl.floor(x)
-    y0 = tl.floor(y)
-    left = inside & (x0 >= 0)
-    right = inside & (x0 < W - 1)
-    return x0.to(tl.int32), y0.to(tl.int32), x - x0, y - y0, left, right, y0 >= 0, y0 < H - 1
+    x = tl.where(x > -2, x, -2.0)  # far outside is as good as just outside, and fits an int;
+    y = tl.where(y > -2, y, -2.0)  # a NaN compares false, so it ends up there too
+    x = tl.where(x < W + 1, x, W + 1.0)
+    y = tl.where(y < H + 1, y, H + 1.0)
+    x_floor = tl.floor(x)
+    y_floor = tl.floor(y)
+    x0 = x_floor.to(tl.int32)
+    y0 = y_floor.to(tl.int32)
+    left = (x0 >= 0) & (x0 < W)
+    right = (x0 >= -1) & (x0 < W - 1)
+    top = (y0 >= 0) & (y0 < H)
+    bottom = (y0 >= -1) & (y0 < H - 1)
+    return x0, y0, x - x_floor, y - y_floor, left, right, top, bottom
 
 
 @triton.jit
@@ -47,129 +52,103 @@ def msda_fwd_kernel(
     Q, S,
     M: tl.constexpr, D: tl.constexpr, L: tl.constexpr, K: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr,
-    OFFSET: tl.constexpr,
+    UNROLL: tl.constexpr, EVICT: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_Q queries and BLOCK_M heads of one batch item; points and channels in blocks."""
-    BLOCKS_M: tl.constexpr = (M + BLOCK_M - 1) // BLOCK_M
-    blocks_q = tl.cdiv(Q, BLOCK_Q)
-    pid = tl.program_id(0)
-    pid_q = pid % blocks_q
-    pid_m = pid // blocks_q % BLOCKS_M
-    b = (pid // blocks_q // BLOCKS_M).to(tl.int64)  # only whole batch items can lie 2^31 elements apart
-
+    b = tl.program_id(2).to(tl.int64)  # only whole batch items can lie 2^31 elements apart
     rows = tl.arange(0, BLOCK_Q * BLOCK_M)
-    q = pid_q * BLOCK_Q + rows // BLOCK_M
-    m = pid_m * BLOCK_M + rows % BLOCK_M
+    q = tl.program_id(0) * BLOCK_Q + rows // BLOCK_M
+    m = tl.program_id(1) * BLOCK_M + rows % BLOCK_M
     mask_row = (q < Q) & (m < M)
     offs_row = q.to(OFFSET) * M + m
-    offs_p = tl.arange(0, BLOCK_P)
-    offs_d = tl.arange(0, BLOCK_D)
-
     value_ptr += b * S * (M * D)
     loc_ptr += b * Q * (M * L * K * 2)
     attn_ptr += b * Q * (M * L * K)
     out_ptr += b * Q * (M * D)
 
     for d0 in range(0, D, BLOCK_D):
-        d = d0 + offs_d
+        offs_d = d0 + tl.arange(0, BLOCK_D)
+        mask_d = offs_d < D
         acc = tl.zeros([BLOCK_Q * BLOCK_M, BLOCK_D], tl.float32)
-        for p0 in range(0, L * K, BLOCK_P):
-            p = p0 + offs_p
-            mask_p = mask_row[:, None] & (p < L * K)[None, :]
-            offs_point = offs_row[:, None] * (L * K) + p[None, :]
-            a = tl.load(attn_ptr + offs_point, mask=mask_p, other=0.0).to(tl.float32)
-            x = tl.load(loc_ptr + 2 * offs_point, mask=mask_p, other=0.0).to(tl.float32)
-            y = tl.load(loc_ptr + 2 * offs_point + 1, mask=mask_p, other=0.0).to(tl.float32)
-
-            level = tl.minimum(p // K, L - 1)
+        for p0 in tl.range(0, L * K, BLOCK_P, loop_unroll_factor=UNROLL):
+            offs_p = p0 + tl.arange(0, BLOCK_P)
+            mask_p = mask_row[:, None] & (offs_p < L * K)[None, :]
+            offs_rp = offs_row[:, None] * (L * K) + offs_p[None, :]
+            a = tl.load(attn_ptr + offs_rp, mask=mask_p, other=0.0).to(tl.float32)
+            x = tl.load(loc_ptr + 2 * offs_rp, mask=mask_p, other=0.0).to(tl.float32)
+            y = tl.load(loc_ptr + 2 * offs_rp + 1, mask=mask_p, other=0.0).to(tl.float32)
+            level = tl.minimum(offs_p // K, L - 1)
             H = tl.load(shapes_ptr + 2 * level).to(tl.int32)[None, :]
             W = tl.load(shapes_ptr + 2 * level + 1).to(tl.int32)[None, :]
             start = tl.load(starts_ptr + level).to(tl.int32)[None, :]
-            x0, y0, fx, fy, left, right, top, bottom = corners(x * W - 0.5, y * H - 0.5, W, H)
 
-            pixel = (start + y0 * W + x0).to(OFFSET)
-            corner = (value_ptr + (pixel * M + m[:, None]) * D)[:, :, None] + d[None, None, :]
-            below = (W.to(OFFSET) * (M * D))[:, :, None]
-            mask_d = mask_p[:, :, None] & (d < D)[None, None, :]
-            v = tl.load(corner, mask=mask_d & (left & top)[:, :, None], other=0.0).to(tl.float32)
+            x0, y0, fx, fy, left, right, top, bottom = corners(x * W - 0.5, y * H - 0.5, W, H)
+            offs_pixel = ((start + y0 * W + x0).to(OFFSET) * M + m[:, None]) * D
+            offs_00 = offs_pixel[:, :, None] + offs_d[None, None, :]
+            offs_10 = offs_00 + (W.to(OFFSET) * (M * D))[:, :, None]
+            mask_00 = (mask_p & left & top)[:, :, None] & mask_d[None, None, :]
+            mask_01 = (mask_p & right & top)[:, :, None] & mask_d[None, None, :]
+            mask_10 = (mask_p & left & bottom)[:, :, None] & mask_d[None, None, :]
+            mask_11 = (mask_p & right & bottom)[:, :, None] & mask_d[None, None, :]
+
+            v = tl.load(value_ptr + offs_00, mask=mask_00, other=0.0, eviction_policy=EVICT).to(tl.float32)
             sample = v * (a * (1 - fx) * (1 - fy))[:, :, None]
-            v = tl.load(corner + M * D, mask=mask_d & (right & top)[:, :, None], other=0.0).to(tl.float32)
+            v = tl.load(value_ptr + offs_00 + M * D, mask=mask_01, other=0.0, eviction_policy=EVICT).to(tl.float32)
             sample += v * (a * fx * (1 - fy))[:, :, None]
-            v = tl.load(corner + below, mask=mask_d & (left & bottom)[:, :, None], other=0.0).to(tl.float32)
+            v = tl.load(value_ptr + offs_10, mask=mask_10, other=0.0, eviction_policy=EVICT).to(tl.float32)
             sample += v * (a * (1 - fx) * fy)[:, :, None]
-            v = tl.load(corner + below + M * D, mask=mask_d & (right & bottom)[:, :, None], other=0.0).to(tl.float32)
+            v = tl.load(value_ptr + offs_10 + M * D, mask=mask_11, other=0.0, eviction_policy=EVICT).to(tl.float32)
             sample += v * (a * fx * fy)[:, :, None]
             acc += tl.sum(sample, axis=1)
 
-        mask_out = mask_row[:, None] & (d < D)[None, :]
-        tl.store(out_ptr + offs_row[:, None] * D + d[None, :], acc.to(out_ptr.dtype.element_ty), mask=mask_out)
+        mask_out = mask_row[:, None] & mask_d[None, :]
+        tl.store(out_ptr + offs_row[:, None] * D + offs_d[None, :], acc.to(out_ptr.dtype.element_ty), mask=mask_out)
 
 
-class Launch(NamedTuple):
-    """How a call is cut into programs: everything a kernel is specialised on besides the sizes M, D, L, K."""
-
-    BLOCK_Q: int
-    BLOCK_M: int
-    BLOCK_P: int
-    BLOCK_D: int
-    num_warps: int
-
-    def programs(self, B: int, Q: int, M: int) -> int:
-        """Size of the grid.
-
-        Raises:
-            ValueError: more programs than a launch can have.
-        """
-        count = B * -(-Q // self.BLOCK_Q) * -(-M // self.BLOCK_M)
-        if count >= 2**31:
-            raise ValueError(
-                f"a launch holds at most 2^31 - 1 programs, expected fewer, got {count} for B = {B}, Q = {Q}, M = {M}. "
-                "Is the batch meant to be split?"
-            )
-        return count
-
-
-@functools.lru_cache(maxsize=1024)
-def launch_config(M: int, D: int, L: int, K: int, itemsize: int) -> Launch:
-    """The forward launch for these sizes and this many bytes per element of value."""
+@functools.lru_cache(maxsize=4096)
+def forward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int) -> Launch:
+    """The measured way to cut a forward call, `itemsize` bytes per element of value; see LOG.md."""
     BLOCK_D = min(triton.next_power_of_2(D), 128)
-    BLOCK_P = min(triton.next_power_of_2(L * K), 64, 4096 // BLOCK_D)
-    tile = BLOCK_P * BLOCK_D
-    BLOCK_Q = max(1, 1024 // tile)
-    return Launch(BLOCK_Q, 1, BLOCK_P, BLOCK_D, num_warps=min(max(1, BLOCK_Q * tile // 1024), 4))
-
-
-def offset_type(S: int, Q: int, M: int, D: int, L: int, K: int):
-    """The narrowest integer that can number the elements of one batch item: `tl.int32`, or `tl.int64` past 2^31."""
-    return tl.int32 if max(S * M * D, Q * M * D, 2 * Q * M * L * K) < 2**31 else tl.int64
+    lanes = max(1, BLOCK_D * itemsize // 16)  # 16 bytes a lane
+    if lanes <= 16 and B * Q * M * lanes >= 2**19:  # rows enough to fill every warp with them: loop over the points
+        if itemsize > 2:
+            return Launch(64 * 2 // lanes, 1, 1, BLOCK_D, num_warps=4, UNROLL=16)
+        return Launch(max(1, 16 // lanes), 2, 1, BLOCK_D, num_warps=1, UNROLL=2)
+    BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 2048 // BLOCK_D))
+    BLOCK_Q = max(1, min(4 // itemsize, 1024 // (BLOCK_P * BLOCK_D)))
+    return Launch(BLOCK_Q, 1, BLOCK_P, BLOCK_D, num_warps=min(max(1, BLOCK_Q * BLOCK_P * BLOCK_D // 1024), 4))
 
 
 def msda_forward(
     value: Tensor, shapes: Tensor, starts: Tensor, sampling_locations: Tensor, attention_weights: Tensor,
-    launch: Launch | None = None,
+    cut: Launch | None = None,
 ) -> Tensor:  # fmt: skip
-    """Launch `msda_fwd_kernel`.
+    """Launch `msda_fwd_kernel`. Nothing here reads a tensor, so nothing waits for the device.
 
     Args:
         value: (B, S, M, D), any of float32, float16, bfloat16.
         shapes: (L, 2), (H, W) of each level; starts: (L,); int32 or int64, on value's device.
-        sampling_locations: (B, Q, M, L, K, 2); attention_weights: (B, Q, M, L, K); float dtypes of their own.
-        launch: how to cut the call; None for the measured choice.
+        sampling_locations: (B, Q, M, L, K, 2); attention_weights: (B, Q, M, L, K); each in a float dtype of its own.
+        cut: how to cut the call into programs; None for the measured way.
 
     Returns:
-        (B, Q, M*D), in value's dtype. Nothing here reads a table, so nothing waits for the device.
+        (B, Q, M*D), in value's dtype.
     """
     B, S, M, D = value.shape
     _, Q, _, L, K, _ = sampling_locations.shape
-    if attention_weights.numel() == 0 or D == 0:
+    if B == 0 or Q == 0 or M == 0 or D == 0 or K == 0:
         return value.new_zeros(B, Q, M * D)
+    if B > MAX_BATCH:
+        parts = zip(*(t.split(MAX_BATCH) for t in (value, sampling_locations, attention_weights)))
+        return torch.cat([msda_forward(v, shapes, starts, loc, attn, cut) for v, loc, attn in parts])
+    cut = cut or forward_launch(B, Q, M, D, L, K, value.element_size())
     out = value.new_empty(B, Q, M * D)
-    launch = launch or launch_config(M, D, L, K, value.element_size())
-    msda_fwd_kernel[(launch.programs(B, Q, M),)](
-        value.contiguous(), shapes.contiguous(), starts.contiguous(),
-        sampling_locations.contiguous(), attention_weights.contiguous(), out,
-        Q, S, M, D, L, K,
-        launch.BLOCK_Q, launch.BLOCK_M, launch.BLOCK_P, launch.BLOCK_D, offset_type(S, Q, M, D, L, K),
-        num_warps=launch.num_warps,
+    launch(
+        msda_fwd_kernel, cut.grid(B, Q, M),
+        (value.contiguous(), shapes.contiguous(), starts.contiguous(), sampling_locations.contiguous(),
+         attention_weights.contiguous(), out),
+        (Q, S, M, D, L, K, cut.BLOCK_Q, cut.BLOCK_M, cut.BLOCK_P, cut.BLOCK_D, cut.UNROLL, cut.EVICT,
+         offset_type(S, Q, M, D, L, K)),
+        cut.num_warps,
     )  # fmt: skip
     return out
