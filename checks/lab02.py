@@ -1,0 +1,734 @@
+"""Lab 02, Tensors are pointers: its exercises, and the mistakes they are there to find."""
+
+import numbers
+import time
+from math import floor, prod
+
+import torch
+
+from checks.exercise import Draw, Failed, Mistake, Property, exercise
+from msda_core import reference
+
+NO_GRID_SAMPLE = {"grid_sample": "it does what you are here to write."}
+INT32_MAX = 2**31 - 1
+
+
+def _int32(number: int) -> int:
+    """What is left of a whole number in 32 bits."""
+    return (number + 2**31) % 2**32 - 2**31
+
+
+def _whole_numbers(arguments) -> Property:
+    """Equal numbers are equal whether 3 or 3.0; an address has to be a whole number."""
+
+    def check(answer, draw: Draw) -> None:
+        result = answer(*arguments(draw))
+        for part in result if isinstance(result, (tuple, list)) else (result,):
+            tensor = isinstance(part, torch.Tensor)
+            if tensor and part.dtype.is_floating_point or not tensor and not isinstance(part, numbers.Integral):
+                raise Failed(
+                    f"yours holds {part!r}, a {type(part).__name__}. Memory is counted in whole elements, and a float "
+                    "cannot tell large ones apart: stay with whole numbers (`//`, not `/`).",
+                    key="not a whole number",
+                )
+
+    return Property("whole_numbers", "offsets and strides are whole numbers", check)
+
+
+# --- contiguous_strides ---------------------------------------------------------------------------------------------
+
+
+def one_axis(draw: Draw):
+    """along a single axis, neighbours are neighbours in memory"""
+    return ((draw.integer(3, 9),),)
+
+
+def rows_and_columns(draw: Draw):
+    """in a matrix, the next row lies one whole row further"""
+    rows = draw.integer(3, 5)
+    return ((rows, rows + draw.integer(2, 4)),)
+
+
+def the_value_tensor(draw: Draw):
+    """(B, S, M, D): one step along an axis skips everything to its right"""
+    return ((draw.integer(2, 3), draw.integer(20, 40), draw.integer(4, 8), draw.integer(9, 15)),)
+
+
+def an_axis_of_one(draw: Draw):
+    """an axis of size 1 takes no room"""
+    return ((draw.integer(2, 4), 1, draw.integer(5, 7)),)
+
+
+def six_axes(draw: Draw):
+    """(B, Q, M, L, K, 2): any number of axes"""
+    return ((2, draw.integer(5, 9), 3, draw.integer(4, 5), draw.integer(6, 7), 2),)
+
+
+exercise(
+    "02.contiguous_strides",
+    reference=lambda shape: tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))),
+    cases=[one_axis, rows_and_columns, the_value_tensor, an_axis_of_one, six_axes],
+    forbid={"stride": "it does what you are here to write."},
+    properties=[_whole_numbers(the_value_tensor)],
+    mistakes=[
+        Mistake(
+            "in column-major order, where the first axis lies closest together",
+            lambda shape: tuple(prod(shape[:axis]) for axis in range(len(shape))),
+            "That is Fortran's and MATLAB's order. Here a matrix lies in memory row by row: which index changes between "
+            "one element and the next?",
+        ),
+        Mistake(
+            "when an axis counts its own size too",
+            lambda shape: tuple(prod(shape[axis:]) for axis in range(len(shape))),
+            "That is how much room the whole axis takes. How far is it to the next index along it?",
+        ),
+        Mistake(
+            "when only the next axis is counted",
+            lambda shape: (*shape[1:], 1),
+            "In a (2, 3, 4) tensor, what lies between element [0, 0, 0] and element [1, 0, 0]? More than three elements.",
+        ),
+        Mistake(
+            "when the strides come out from the last axis to the first",
+            lambda shape: tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))[::-1],
+            "The numbers are right, and their order is that of a loop from the back. Stride i belongs to axis i.",
+        ),
+        Mistake(
+            "in bytes of float32 instead of elements",
+            lambda shape: tuple(4 * prod(shape[axis + 1 :]) for axis in range(len(shape))),
+            "NumPy counts bytes. PyTorch and Triton count elements, and multiply by the size of one at the very end.",
+        ),
+        Mistake(
+            "when the shape itself is returned",
+            lambda shape: tuple(shape),
+            "The shape says how many there are. The stride says how far it is from one to the next.",
+        ),
+        Mistake(
+            "with a true division, which makes floats",
+            lambda shape: tuple(prod(shape) / prod(shape[: axis + 1]) for axis in range(len(shape))),
+            "`/` gives a float even where it divides evenly.",
+        ),
+    ],
+    hints=[
+        "A (2, 3) tensor lies in memory as row 0, then row 1. How many elements are there from [0, 0] to [1, 0]? And from "
+        "[0, 0] to [0, 1]?",
+        "To get to the next index along an axis, you step over everything that the axes to its right hold.",
+        "The stride of an axis is the product of the sizes to its right. Nothing is to the right of the last one, and the "
+        "product of nothing is 1.",
+    ],
+)
+
+
+# --- flat_offset ----------------------------------------------------------------------------------------------------
+
+
+def _dot(index, strides):
+    return sum(i * stride for i, stride in zip(index, strides))
+
+
+def _index(draw: Draw, shape):
+    return tuple(draw.integer(1, size - 1) for size in shape)
+
+
+def without_gaps(draw: Draw):
+    """an element of a contiguous tensor"""
+    shape = (draw.integer(2, 3), draw.integer(5, 7), draw.integer(3, 4), draw.integer(8, 11))
+    return _index(draw, shape), torch.empty(shape).stride()
+
+
+def transposed(draw: Draw):
+    """an element of a transposed tensor: the same memory, the strides in another order"""
+    shape = (draw.integer(3, 4), draw.integer(5, 6), draw.integer(7, 9))
+    view = torch.empty(shape).permute(2, 0, 1)
+    return _index(draw, view.shape), view.stride()
+
+
+def every_other_column(draw: Draw):
+    """an element of a slice with a step: the last axis may have gaps too"""
+    view = torch.empty(draw.integer(4, 6), 14)[:, :: draw.integer(2, 3)]
+    return _index(draw, view.shape), view.stride()
+
+
+def expanded(draw: Draw):
+    """an axis that repeats one element has stride 0"""
+    view = torch.empty(draw.integer(4, 6), 1, 3).expand(-1, 5, -1)
+    return _index(draw, view.shape), view.stride()
+
+
+def backwards(draw: Draw):
+    """an axis that runs backwards has a negative stride"""
+    return (draw.integer(1, 3), draw.integer(1, 4)), (draw.integer(7, 9), -1)
+
+
+def beyond_32_bits(draw: Draw):
+    """in a large batch offsets pass 2**31, and stay exact"""
+    image = 22_223 * 8 * 32
+    return (draw.integer(800, 999), draw.integer(0, 22_222), draw.integer(0, 7), draw.integer(1, 31)), (
+        image,
+        256,
+        32,
+        1,
+    )
+
+
+exercise(
+    "02.flat_offset",
+    reference=_dot,
+    cases=[without_gaps, transposed, every_other_column, expanded, backwards, beyond_32_bits],
+    properties=[_whole_numbers(without_gaps)],
+    mistakes=[
+        Mistake(
+            "when the strides are taken in reverse",
+            lambda index, strides: _dot(index, strides[::-1]),
+            "Index i and stride i belong to the same axis.",
+        ),
+        Mistake(
+            "when the last index is added as it is",
+            lambda index, strides: _dot(index[:-1], strides) + index[-1],
+            "In a contiguous tensor the last stride is 1. Is it in a slice with a step?",
+        ),
+        Mistake(
+            "when the strides are left out",
+            lambda index, strides: sum(index),
+            "One step along axis 0 is not one element. How many is it?",
+        ),
+        Mistake(
+            "when indices count from 1",
+            lambda index, strides: _dot([i - 1 for i in index], strides),
+            "The element at index 0 lies at offset 0.",
+        ),
+        Mistake(
+            "in bytes of float32 instead of elements",
+            lambda index, strides: 4 * _dot(index, strides),
+            "Strides here are in elements, and so is the offset.",
+        ),
+        Mistake(
+            "when strides are put in order first, largest to smallest",
+            lambda index, strides: _dot(index, sorted(strides, reverse=True)),
+            "A transposed tensor has its strides in another order, and that order is the whole difference.",
+        ),
+        Mistake(
+            "when a stride of 0 counts as 1",
+            lambda index, strides: _dot(index, [stride or 1 for stride in strides]),
+            "Stride 0 means that the next index is the same element again.",
+        ),
+        Mistake(
+            "when a negative stride loses its sign",
+            lambda index, strides: _dot(index, [abs(stride) for stride in strides]),
+            "A negative stride walks backwards.",
+        ),
+        Mistake(
+            "when the sum is kept in 32 bits, and wraps",
+            lambda index, strides: _int32(_dot(index, strides)),
+            "Past 2**31 - 1 a 32-bit integer starts again at -2**31. Python's own integers do not; torch.int32 and "
+            "numpy.int32 do.",
+        ),
+        Mistake(
+            "when the sum is kept in float32",
+            lambda index, strides: int(torch.tensor(float(_dot(index, strides)), dtype=torch.float32)),
+            "A float32 has 24 bits for digits: past 2**24 it cannot tell neighbours apart.",
+        ),
+    ],
+    hints=[
+        "You stand on element [0, 0]. To get to [2, 3], how many steps do you take along each axis, and how long is one?",
+        "Every axis contributes on its own: steps times length of a step. The contributions add up.",
+        "A sum of products of two lists, taken in pairs. Nothing has to be known about the shape.",
+    ],
+)
+
+
+# --- corner_offsets -------------------------------------------------------------------------------------------------
+
+
+def _corner_offsets(level_start, W, x0, y0, row_stride):
+    first = (level_start + y0 * W + x0) * row_stride
+    return first, first + row_stride, first + W * row_stride, first + (W + 1) * row_stride
+
+
+def the_first_level(draw: Draw):
+    """on the first level, of one channel a pixel: row by row, x along the row"""
+    W = draw.integer(7, 11)
+    return 0, W, draw.integer(3, W - 2), draw.integer(1, 2), 1
+
+
+def a_later_level(draw: Draw):
+    """a later level begins where its start says, and a row of the table is M*D elements long"""
+    W = draw.integer(7, 11)
+    return draw.integer(60, 90), W, draw.integer(3, W - 2), draw.integer(1, 2), draw.integer(30, 45)
+
+
+def off_the_left_edge(draw: Draw):
+    """left of the image or above it, the same arithmetic: whether it may be read is decided later"""
+    return draw.integer(60, 90), draw.integer(7, 11), -1, draw.integer(-1, 2), draw.integer(13, 20)
+
+
+def far_into_memory(draw: Draw):
+    """far into memory offsets pass 2**31, and stay exact"""
+    return draw.integer(9_000_000, 20_000_000), 1_333, draw.integer(600, 900), draw.integer(100, 500), 256
+
+
+exercise(
+    "02.corner_offsets",
+    reference=_corner_offsets,
+    cases=[the_first_level, a_later_level, off_the_left_edge, far_into_memory],
+    properties=[_whole_numbers(a_later_level)],
+    parts=["(x0, y0)", "(x0+1, y0)", "(x0, y0+1)", "(x0+1, y0+1)"],
+    mistakes=[
+        Mistake(
+            "when x counts rows and y counts columns",
+            lambda level_start, W, x0, y0, row_stride: tuple(
+                _corner_offsets(level_start, W, y0, x0, row_stride)[i] for i in (0, 2, 1, 3)
+            ),
+            "Which of the two moves by a whole image row?",
+        ),
+        Mistake(
+            "when x0 and y0 change places",
+            lambda level_start, W, x0, y0, row_stride: _corner_offsets(level_start, W, y0, x0, row_stride),
+            "One step along y skips a whole row of the image; one step along x does not.",
+        ),
+        Mistake(
+            "when the start of the level is left out",
+            lambda level_start, W, x0, y0, row_stride: _corner_offsets(0, W, x0, y0, row_stride),
+            "That is the offset within the level. Other levels lie before it.",
+        ),
+        Mistake(
+            "when the start of the level is added in pixels to an offset in elements",
+            lambda level_start, W, x0, y0, row_stride: tuple(
+                level_start + offset for offset in _corner_offsets(0, W, x0, y0, row_stride)
+            ),
+            "`level_start` counts rows of the table. How many elements is a row?",
+        ),
+        Mistake(
+            "when pixels are counted instead of elements",
+            lambda level_start, W, x0, y0, row_stride: _corner_offsets(level_start, W, x0, y0, 1),
+            "You know which row of the table it is. How many elements does each row before it hold? All heads, all channels.",
+        ),
+        Mistake(
+            "when row_stride is taken for the step from one row of the image to the next",
+            lambda level_start, W, x0, y0, row_stride: tuple(
+                level_start + (y0 + dy) * row_stride + x0 + dx for dy in (0, 1) for dx in (0, 1)
+            ),
+            "A row of the *table* is one pixel. A row of the image is W of them.",
+        ),
+        Mistake(
+            "when y is not multiplied by the width",
+            lambda level_start, W, x0, y0, row_stride: tuple(
+                (level_start + y0 + dy + x0 + dx) * row_stride for dy in (0, 1) for dx in (0, 1)
+            ),
+            "How many pixels are there between a pixel and the one below it?",
+        ),
+        Mistake(
+            "when the second and the third corner change places",
+            lambda *args: tuple(_corner_offsets(*args)[i] for i in (0, 2, 1, 3)),
+            "The order is that of `corner_weights`: first along x, then down.",
+        ),
+        Mistake(
+            "when only the first corner is multiplied by row_stride",
+            lambda level_start, W, x0, y0, row_stride: tuple(
+                (level_start + y0 * W + x0) * row_stride + step for step in (0, 1, W, W + 1)
+            ),
+            "Is the pixel to the right one element further, or one pixel further?",
+        ),
+        Mistake(
+            "when a corner outside the image is moved inside",
+            lambda level_start, W, x0, y0, row_stride: tuple(
+                (level_start + max(y0 + dy, 0) * W + min(max(x0 + dx, 0), W - 1)) * row_stride
+                for dy in (0, 1)
+                for dx in (0, 1)
+            ),
+            "Reading the border pixel instead would give border padding. Only compute; the mask comes later.",
+        ),
+        Mistake(
+            "when the offset is kept in 32 bits, and wraps",
+            lambda *args: tuple(map(_int32, _corner_offsets(*args))),
+            "Past 2**31 - 1 a 32-bit integer starts again at -2**31.",
+        ),
+    ],
+    hints=[
+        "How many pixels of the table lie before pixel (x0, y0) of the level? Count the levels before, the image rows "
+        "above, and the pixels to the left.",
+        "First the row of the table, in pixels; then elements, by one multiplication. The other three corners are a fixed "
+        "distance away, whatever x0 and y0 are.",
+        "Table row: level_start, plus y0 image rows of W pixels, plus x0. To the right is one table row more, below are W.",
+    ],
+)
+
+
+# --- msda_flat ------------------------------------------------------------------------------------------------------
+
+STORED = "BSMD"  # the order of value's axes in memory
+
+
+def _flat_inputs(draw: Draw, *, B=1, Q=2, M=2, D=3, K=3, shapes=((3, 5), (2, 3)), starts=None, S=None, stored=STORED,
+                 spread=0.1):  # fmt: skip
+    """One call on flat memory, with NaN wherever no level's pixel lies."""
+    sizes = [h * w for h, w in shapes]
+    starts = [sum(sizes[:l]) for l in range(len(sizes))] if starts is None else starts
+    S = sum(sizes) if S is None else S
+    value = torch.full((B, S, M, D), float("nan"))
+    for start, size in zip(starts, sizes):
+        value[:, start : start + size] = draw.normal(B, size, M, D) + 1
+    memory = value.permute([STORED.index(axis) for axis in stored]).contiguous()
+    strides = memory.permute([stored.index(axis) for axis in STORED]).stride()
+    L = len(shapes)
+    locations = draw.uniform(B, Q, M, L, K, 2, low=-spread, high=1 + spread)
+    weights = draw.uniform(B, Q, M, L, K, low=0.1, high=1.0)
+    weights = weights / weights.sum((-1, -2), keepdim=True)
+    return memory.flatten(), (B, S, M, D), strides, torch.tensor(shapes), torch.tensor(starts), locations, weights
+
+
+def _flat_reference(
+    memory, shape, strides, spatial_shapes, level_start_index, sampling_locations, attention_weights
+):  # fmt: skip
+    value = memory.as_strided(shape, strides)
+    return reference.msda(value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
+
+
+def one_level_one_head(draw: Draw):
+    """one level that is wider than high, one head: points well inside"""
+    return _flat_inputs(draw, M=1, shapes=((3, 7),), spread=-0.25)
+
+
+def several_heads(draw: Draw):
+    """each head's channels lie beside the others', pixel by pixel"""
+    return _flat_inputs(draw, M=3, K=2, shapes=((4, 2),), spread=-0.2)
+
+
+def two_images(draw: Draw):
+    """the second image lies after all pixels of the first"""
+    return _flat_inputs(draw, B=2, Q=1, shapes=((2, 5),), spread=-0.2)
+
+
+def two_levels_and_the_border(draw: Draw):
+    """pixels outside a level are zero, whatever lies there in memory"""
+    return _flat_inputs(draw, spread=0.15)
+
+
+def levels_with_gaps(draw: Draw):
+    """levels lie where `level_start_index` says: here with gaps between them"""
+    return _flat_inputs(draw, starts=[4, 21], S=30, spread=0.15)
+
+
+def coarse_level_first(draw: Draw):
+    """levels may lie in any order: here the last one comes first"""
+    return _flat_inputs(draw, starts=[7, 0], S=22, spread=0.1)
+
+
+def heads_outermost(draw: Draw):
+    """memory as (B, M, S, D): each head has its pixels to itself"""
+    return _flat_inputs(draw, B=2, Q=1, stored="BMSD", spread=0.1)
+
+
+def channels_outermost(draw: Draw):
+    """memory as (B, M, D, S), as a convolution leaves it: the channels of a pixel lie far apart"""
+    return _flat_inputs(draw, stored="BMDS", D=5, spread=0.1)
+
+
+def _flat(memory, shape, strides, spatial_shapes, level_start_index, sampling_locations, attention_weights, *,
+          width=lambda H, W: W, starts=None, base=None, strided=None, channel=None, start_step=None, outside="skip",
+          attend=True, half=0.5, flip=False):  # fmt: skip
+    """The right answer, and by its options the wrong ones."""
+    B, S, M, D = shape
+    strides = strides if strided is None else strided(shape)
+    (step_b, step_s, step_m, step_d), Q, K = strides, sampling_locations.shape[1], sampling_locations.shape[4]
+    levels = spatial_shapes.tolist()
+    firsts = level_start_index.tolist() if starts is None else starts(levels)
+    out = memory.new_zeros(B, Q, M, D)
+    channels = torch.arange(D) * (step_d if channel is None else channel)
+    for b, q, m, l, k in _every(B, Q, M, len(levels), K):
+        H, W = levels[l]
+        x, y = sampling_locations[b, q, m, l, k].tolist()[:: -1 if flip else 1]
+        x, y = x * W - half, y * H - half
+        x0, y0 = floor(x), floor(y)
+        at_level = firsts[l] * (step_s if start_step is None else start_step)
+        at_level += b * step_b + m * step_m if base is None else base(b, m, strides)
+        for i, j, weight in (
+            (x0, y0, (x0 + 1 - x) * (y0 + 1 - y)),
+            (x0 + 1, y0, (x - x0) * (y0 + 1 - y)),
+            (x0, y0 + 1, (x0 + 1 - x) * (y - y0)),
+            (x0 + 1, y0 + 1, (x - x0) * (y - y0)),
+        ):
+            inside = 0 <= i < W and 0 <= j < H
+            if outside == "skip" and not inside:
+                continue
+            if outside == "rows" and not 0 <= j < H or outside == "level" and not 0 <= j * W + i < H * W:
+                continue
+            if outside == "clamp":
+                i, j = min(max(i, 0), W - 1), min(max(j, 0), H - 1)
+            if outside == "times zero":
+                weight *= inside
+            weight *= attention_weights[b, q, m, l, k].item() if attend else 1
+            out[b, q, m] += weight * memory[at_level + (j * width(H, W) + i) * step_s + channels]
+    return out.reshape(B, Q, M * D)
+
+
+def _every(*sizes):
+    return torch.cartesian_prod(*map(torch.arange, sizes)).tolist()
+
+
+def _flat_mistake(name: str, hint: str, **options) -> Mistake:
+    return Mistake(name, lambda *args: _flat(*args, **options), hint)
+
+
+def _packed(levels):
+    return [sum(h * w for h, w in levels[:l]) for l in range(len(levels))]
+
+
+FLAT_CASES = [
+    one_level_one_head,
+    several_heads,
+    two_images,
+    two_levels_and_the_border,
+    levels_with_gaps,
+    coarse_level_first,
+    heads_outermost,
+    channels_outermost,
+]
+FLAT_MISTAKES = [
+    _flat_mistake(
+        "when H stands in for W",
+        "To the pixel below it is one image row. How many pixels is that?",
+        width=lambda H, W: H,
+    ),
+    _flat_mistake(
+        "when heads are forgotten in the offset",
+        "Every head reads head 0's channels. Where do head m's begin?",
+        base=lambda b, m, strides: b * strides[0],
+    ),
+    _flat_mistake(
+        "when the image of the batch is forgotten in the offset",
+        "Every image reads the first one's pixels. How far is it to the next image?",
+        base=lambda b, m, strides: m * strides[2],
+    ),
+    _flat_mistake(
+        "when the strides of images and heads change places",
+        "The strides come in the order of the axes: image, pixel, head, channel.",
+        base=lambda b, m, strides: b * strides[2] + m * strides[0],
+    ),
+    _flat_mistake(
+        "when every level is read from the start of memory",
+        "That offset is right within its level. Where does the level itself begin?",
+        starts=lambda levels: [0] * len(levels),
+    ),
+    _flat_mistake(
+        "when the starts of the levels are computed instead of read",
+        "Levels need not lie one after another: `level_start_index` says where each one is.",
+        starts=_packed,
+    ),
+    _flat_mistake(
+        "when the start of a level is added in pixels to an offset in elements",
+        "`level_start_index` counts pixels. How many elements is it from one pixel to the next?",
+        start_step=1,
+    ),
+    _flat_mistake(
+        "when the strides are computed from the shape instead of read",
+        "That holds for a contiguous tensor only. `strides` says how this one lies in memory.",
+        strided=lambda shape: tuple(prod(shape[axis + 1 :]) for axis in range(4)),
+    ),
+    _flat_mistake(
+        "when the channels of a pixel are taken to lie side by side",
+        "They do if the last stride is 1. A convolution leaves them S elements apart.",
+        channel=1,
+    ),
+    _flat_mistake(
+        "when a corner outside is read and then multiplied by zero",
+        "Zero times NaN is NaN. What lies there is not yours to read: decide first, then read.",
+        outside="times zero",
+    ),
+    _flat_mistake(
+        "when a corner to the left or right of the image is read all the same",
+        "Left of the first pixel of a row, memory holds the last pixel of the row before. Test x as well as y.",
+        outside="rows",
+    ),
+    _flat_mistake(
+        "when an offset inside the level counts as a pixel inside the image",
+        "One step left of pixel (0, 1) is still inside the level's memory, and not in the image. Test x and y, not the "
+        "offset.",
+        outside="level",
+    ),
+    _flat_mistake(
+        "when pixels outside are read from the border",
+        "Here a pixel that does not exist is zero.",
+        outside="clamp",
+    ),
+    _flat_mistake(
+        "when the attention weights are left out",
+        "Each sample counts by its own weight.",
+        attend=False,
+    ),
+    _flat_mistake(
+        "when x and y of the sampling locations are swapped",
+        "The last axis of `sampling_locations` is (x, y).",
+        flip=True,
+    ),
+    _flat_mistake(
+        "when the half pixel is forgotten",
+        "Location 0 is the edge of the first pixel, not its centre. `lab01.to_pixels` knows.",
+        half=0.0,
+    ),
+]
+
+exercise(
+    "02.msda_flat",
+    reference=_flat_reference,
+    cases=FLAT_CASES,
+    axes=["image", "query", "channel"],
+    forbid={
+        **NO_GRID_SAMPLE,
+        "as_strided": "it makes a tensor of the memory again; compute the offsets yourself.",
+    },
+    carries=("01.to_pixels", "01.corner_weights"),
+    mistakes=FLAT_MISTAKES,
+    hints=[
+        "Your `msda_loops` cut an image out of `value` and indexed it with [j, i]. Which part of the offset did the cut do, "
+        "and which the index?",
+        "An offset has two parts: where image b and head m begin (`flat_offset`), and where the pixel is within them "
+        "(`corner_offsets`). They add up. The channels follow from there, one stride apart.",
+        "Five loops. Per point: `lab01.to_pixels` twice, `lab01.corner_weights`, `corner_offsets` with the level's start and "
+        "the pixel stride. Per corner: inside? Then add attention × weight × `memory[first : first + D * step : step]`.",
+    ],
+)
+
+
+# --- first_overflow -------------------------------------------------------------------------------------------------
+
+
+def _overflow(B, S, M, D, *, limit=2**31, itemsize=1):
+    """The right answer, and by its options wrong ones."""
+    first = limit // (S * M * D * itemsize) + 1
+    return B < first, first
+
+
+def a_detector(draw: Draw):
+    """an 800 × 1333 photograph at four scales, S = 22,223, with M = 8 and D = 32: a usual batch fits"""
+    return draw.integer(2, 64), 22_223, 8, 32
+
+
+def the_last_that_fits(draw: Draw):
+    """the last batch that fits, and the first that does not"""
+    return 377 + draw.integer(0, 1), 22_223, 8, 32
+
+
+def past_twice_the_range(draw: Draw):
+    """a batch so large that a wrapped index is positive again"""
+    return draw.integer(770, 1_000), 22_223, 8, 32
+
+
+def exactly_full(draw: Draw):
+    """2**31 elements are numbered from 0 to 2**31 - 1: they just fit"""
+    power = draw.integer(12, 15)
+    return 2**31 // (2**power * 256), 2**power, 8, 32
+
+
+def one_image_too_large(draw: Draw):
+    """an image can be too large on its own"""
+    return draw.integer(1, 3), 2**23 + draw.integer(1, 999), 16, 24
+
+
+exercise(
+    "02.first_overflow",
+    reference=_overflow,
+    cases=[a_detector, the_last_that_fits, past_twice_the_range, exactly_full, one_image_too_large],
+    properties=[_whole_numbers(a_detector)],
+    parts=["whether it fits", "the first batch size that does not fit"],
+    mistakes=[
+        Mistake(
+            "when the number of elements is compared instead of the largest index",
+            lambda B, S, M, D: _overflow(B, S, M, D, limit=INT32_MAX),
+            "The first element has index 0. What is the index of the last of n elements?",
+        ),
+        Mistake(
+            "when the last batch size that fits is given for the first that does not",
+            lambda B, S, M, D: (_overflow(B, S, M, D)[0], 2**31 // (S * M * D)),
+            "At that batch size everything still has a number. One more.",
+        ),
+        Mistake(
+            "when the division is rounded up",
+            lambda B, S, M, D: (_overflow(B, S, M, D)[0], -(-(2**31) // (S * M * D))),
+            "Try a shape where B*S*M*D is exactly 2**31: does the last index fit?",
+        ),
+        Mistake(
+            "when bytes of float32 are counted instead of elements",
+            lambda B, S, M, D: _overflow(B, S, M, D, itemsize=4),
+            "A kernel adds an offset in elements to a pointer; the size of an element comes in afterwards, in 64 bits.",
+        ),
+        Mistake(
+            "when the integer is unsigned",
+            lambda B, S, M, D: _overflow(B, S, M, D, limit=2**32),
+            "An int32 spends one of its bits on the sign.",
+        ),
+        Mistake(
+            "when the index is computed in 32 bits, and wraps before it is compared",
+            lambda B, S, M, D: (_int32(B * S * M * D - 1) <= INT32_MAX, _overflow(B, S, M, D)[1]),
+            "After it has wrapped, every index fits. Count where nothing can wrap.",
+        ),
+        Mistake(
+            "when a wrapped index is recognised by its sign",
+            lambda B, S, M, D: (_int32(B * S * M * D - 1) >= 0, _overflow(B, S, M, D)[1]),
+            "Go far enough, and it is positive again.",
+        ),
+        Mistake(
+            "when the first element of the last image is taken for the last element",
+            lambda B, S, M, D: ((B - 1) * S * M * D <= INT32_MAX, INT32_MAX // (S * M * D) + 2),
+            "The last image has elements too: S*M*D of them.",
+        ),
+        Mistake(
+            "when the two results change places",
+            lambda B, S, M, D: _overflow(B, S, M, D)[::-1],
+            "First whether it fits, then the batch size.",
+        ),
+        Mistake(
+            "when heads are forgotten",
+            lambda B, S, M, D: _overflow(B, S, 1, D),
+            "How many elements does one pixel have?",
+        ),
+    ],
+    hints=[
+        "How many elements does the tensor have, and what is the index of the last one?",
+        "An image more is S*M*D elements more. How many whole images fit into the numbers 0 to 2**31 - 1?",
+        "From 0 to 2**31 - 1 there are 2**31 numbers. Divide by the size of an image, rounding down: so many images fit, and "
+        "one more does not.",
+    ],
+)
+
+
+# --- stretch: msda_gather -------------------------------------------------------------------------------------------
+
+
+def _samples_per_second(answer) -> str:
+    def rate(run) -> float:
+        """Samples a second, on a call large enough to take a tenth of a second."""
+        Q, seconds = 4, 0.0
+        while seconds < 0.1 and Q < 10_000:
+            Q *= 4
+            args = _flat_inputs(Draw(0), Q=Q, M=4, D=16, K=3, shapes=((24, 32), (12, 16), (6, 8)))
+            started = time.perf_counter()
+            run(*args)
+            seconds = time.perf_counter() - started
+        return args[-1].numel() / seconds
+
+    return f"{rate(answer):,.0f} samples a second; the same on grid_sample, {rate(_flat_reference):,.0f}."
+
+
+exercise(
+    "02.msda_gather",
+    reference=_flat_reference,
+    cases=FLAT_CASES,
+    axes=["image", "query", "channel"],
+    forbid={
+        **NO_GRID_SAMPLE,
+        "as_strided": "it makes a tensor of the memory again; compute the offsets yourself.",
+    },
+    carries=("01.to_pixels", "01.corner_weights"),
+    limit=10.0,
+    stretch=True,
+    score=_samples_per_second,
+    mistakes=FLAT_MISTAKES,
+    hints=[
+        "In `msda_flat` every loop gave one part of the offset. Which of these parts change with b, with m, with l, and with "
+        "the corner?",
+        "A tensor of offsets shaped (B, Q, M, L, K, 4, D) is the sum of small tensors that broadcast: `torch.arange(B)` times "
+        "its stride, and so on. `memory[offsets]` reads them all.",
+        "A corner outside still needs an offset that can be read: take 0, and replace what was read by zero with "
+        "`torch.where` (multiplying is not enough, memory may hold NaN). Then weigh, and sum over levels, points and corners.",
+    ],
+)
