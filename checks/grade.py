@@ -94,7 +94,8 @@ def _resolve(answer: Any) -> tuple[Any, str]:
     except NameError as error:
         lost = getattr(error, "name", None) or str(error)
         return None, (
-            f"There is no `{lost}` in this notebook. Was its cell deleted or renamed, or does it hold a syntax error? "
+            f"There is no `{lost}` in this notebook. Was its cell deleted or renamed, or does an error show under it "
+            "(a syntax error, or a name that another cell already defines)? "
             "`python -m checks reset` brings the stub back, and keeps a copy of your file."
         )
 

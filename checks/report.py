@@ -101,7 +101,7 @@ class Report:
             "todo": "Write your answer in the cell above: the verdict follows as you run it.",
             "pass": f"{good} of {ran} checks hold.",
             "not_run": "Nothing was graded.",
-        }.get(self.state, f"{good} of {ran} checks hold.")
+        }.get(self.state, f"{good} of {ran} checks hold." + (" The rest was not tried." if self.worst.fatal else ""))
         if self.score:
             summary += f" {self.score}"
         label = f"{self.name}: {word.lower()}. {summary}"

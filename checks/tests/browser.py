@@ -100,9 +100,14 @@ def wait_state(page, name: str, state: str, timeout: float = 30.0) -> None:
     page.locator(f'[data-check="{name}"][data-state="{state}"]').wait_for(timeout=timeout * 1000)
 
 
-def type_answer(page, function: str, source: str) -> None:
-    """Replace the cell that defines a function by other source, and run it, as a learner would."""
-    editor = page.locator(f'[data-cell-name="{function}"] .cm-content').first
+def cell_of(page, function: str) -> str:
+    """The id of the cell that defines a function; it stays when the learner renames or breaks the function."""
+    return page.locator(f'[data-cell-name="*{function}"]').first.get_attribute("data-cell-id")
+
+
+def type_answer(page, cell: str, source: str) -> None:
+    """Replace a cell's text and run it, as a learner would."""
+    editor = page.locator(f'[data-cell-id="{cell}"] .cm-content').first
     editor.scroll_into_view_if_needed()
     editor.click()
     page.keyboard.press("Control+a")

@@ -1,0 +1,117 @@
+"""The learner's journey, in marimo's editor in a real Chromium."""
+
+import time
+
+import pytest
+
+from checks.carry import solution_module
+from checks.notebook import answer_source, notebook_path
+from checks.tests import browser
+from checks.tests.conftest import blank_text
+
+pytestmark = pytest.mark.browser
+
+FIRST_VERDICT = 10.0  # seconds from the command, once everything is installed
+
+
+def image_of(page, alt: str) -> str:
+    """The data of the figure whose description contains a text."""
+    return page.locator(f'img[alt*="{alt}"]').first.get_attribute("src")
+
+
+def errors(page) -> list[str]:
+    return page.locator(".marimo-error, [data-error]").all_inner_texts()
+
+
+def test_the_first_lab_from_the_command_to_saved_work():
+    text = blank_text("01")
+    with browser.copied_labs({"01": text}) as labs:
+        path = notebook_path("01", labs)
+        with browser.opened("about:blank") as page:
+            started = time.perf_counter()
+            with browser.serving(path) as address:
+                page.goto(address)
+                browser.wait_state(page, "01.to_pixels", "todo")
+                first = time.perf_counter() - started
+                page.locator("[data-closing='01'][data-passed='0']").wait_for()
+                assert not errors(page)
+
+                # A wrong answer: the mistake is named.
+                cell = browser.cell_of(page, "to_pixels")
+                browser.type_answer(page, cell, "def to_pixels(location, size):\n    return location * size\n")
+                browser.wait_state(page, "01.to_pixels", "fail")
+                panel = browser.verdict(page, "01.to_pixels")
+                assert "Your answer is what you get without the half pixel." in panel.inner_text()
+                assert "without the half pixel" in panel.get_attribute("aria-label")
+
+                # One that never ends: the notebook goes on.
+                browser.type_answer(page, cell, "def to_pixels(location, size):\n    while True:\n        pass\n")
+                browser.wait_state(page, "01.to_pixels", "crash")
+                assert "Stopped after 3 s at line 2 of to_pixels" in panel.inner_text()
+
+                # A syntax error, and a name of ours redefined: a sentence, and the rest of the lab goes on.
+                for broken in ("def to_pixels(location, size:\n", "torch = None\ndef to_pixels(location, size): ...\n"):
+                    browser.type_answer(page, cell, broken)
+                    panel.get_by_text("There is no to_pixels in this notebook.").wait_for()
+                    assert browser.verdict(page, "01.corner_weights").get_attribute("data-state") == "todo"
+
+                # The right one; x and i are the learner's to use.
+                answer = answer_source("to_pixels", solution_module("01"))
+                browser.type_answer(page, cell, answer)
+                edited = time.perf_counter()
+                browser.wait_state(page, "01.to_pixels", "pass")
+                verdict_after = time.perf_counter() - edited
+                page.locator("[data-closing='01'][data-passed='1']").wait_for()
+
+                # A slider moves its figure.
+                before = image_of(page, "over a patch of 6 by 6 pixels")
+                slider = page.locator("marimo-slider", has_text="x").get_by_role("slider").first
+                slider.scroll_into_view_if_needed()
+                slider.focus()
+                for _ in range(6):
+                    page.keyboard.press("ArrowRight")
+                page.wait_for_function(
+                    "before => [...document.querySelectorAll('img')].every(i => i.src !== before)", arg=before
+                )
+                assert image_of(page, "over a patch of 6 by 6 pixels") != before
+
+                # Saved, reloaded: the work is still there, and nothing else in the file has changed.
+                page.keyboard.press("Control+s")
+                expected = text.replace(
+                    text[text.index("def to_pixels") : text.index("@app.cell", text.index("def to_pixels"))],
+                    answer.rstrip("\n") + "\n\n\n",
+                )
+                wait_until(lambda: path.read_text(encoding="utf-8") == expected)
+                page.reload()
+                browser.wait_state(page, "01.to_pixels", "pass")
+                assert "return location * size - 0.5" in page.locator(f'[data-cell-id="{cell}"]').inner_text()
+    print(f"first verdict {first:.1f} s after the command; verdict {verdict_after:.2f} s after an edit")
+    assert first < FIRST_VERDICT, f"the first verdict took {first:.1f} s"
+
+
+def wait_until(holds, seconds: float = 10.0) -> None:
+    for _ in range(int(seconds * 10)):
+        if holds():
+            return
+        time.sleep(0.1)
+    assert holds()
+
+
+@pytest.mark.parametrize("kind", ["blank", "solved"])
+def test_every_lab_shows_its_figures_and_verdicts(lab, kind):
+    from checks.exercise import lab_exercises
+    from checks.tests.conftest import WRITTEN, solved_text
+
+    texts = {other: blank_text(other) for other in WRITTEN}
+    if kind == "solved":
+        texts[lab] = solved_text(lab)
+    with browser.copied_labs(texts) as labs, browser.serving(notebook_path(lab, labs)) as address:
+        with browser.opened(address) as page:
+            page.locator(f"[data-closing='{lab}']").wait_for(timeout=90_000)
+            expected = "todo" if kind == "blank" else "pass"
+            for exercise in lab_exercises(lab):
+                browser.wait_state(page, exercise.name, expected, timeout=60)
+            assert not errors(page)
+            broken = page.evaluate("() => [...document.querySelectorAll('img')].filter(i => !i.naturalWidth).length")
+            assert broken == 0
+            assert page.locator("img[alt]").count() >= 2
