@@ -16,7 +16,7 @@ from torch.nn.functional import grid_sample
 
 from msda_core.shapes import check_dims, check_levels, levels_of
 
-__all__ = ["bilinear_sample", "exact", "exact_gradients", "msda", "msda_dense", "msda_loops"]
+__all__ = ["bilinear_sample", "exact", "exact_gradients", "msda", "msda_dense", "msda_gradients", "msda_loops"]
 
 Levels = Tensor | Sequence[Sequence[int]]
 Starts = Tensor | Sequence[int] | None
@@ -112,6 +112,44 @@ def msda(
     weights = attention_weights.to(compute).transpose(1, 2).reshape(B * M, 1, Q, L * K)
     out = (torch.stack(samples, dim=-2).flatten(-2) * weights).sum(-1)  # (B*M, D, Q)
     return out.reshape(B, M * D, Q).transpose(1, 2).contiguous().to(value.dtype)
+
+
+def msda_gradients(
+    value: Tensor,
+    spatial_shapes: Levels,
+    level_start_index: Starts,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    grad_out: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The three gradients of `msda`, written out, for callers below autograd (a registered operator's backward).
+
+    Args:
+        value … attention_weights: as in `msda_loops`; grad_out: (B, Q, M*D).
+
+    Returns:
+        (grad_value, grad_sampling_locations, grad_attention_weights), shaped and typed like the inputs.
+    """
+    levels, starts, dims = _checked(value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
+    B, S, M, D, Q, L, K = dims
+    grads = tuple(torch.zeros_like(t) for t in (value, sampling_locations, attention_weights))
+    if any(t.numel() == 0 for t in (value, attention_weights)):
+        return grads
+    compute = torch.promote_types(torch.promote_types(value.dtype, sampling_locations.dtype), torch.float32)
+    grids = torch.nan_to_num(2 * sampling_locations.to(compute) - 1, nan=-4.0, posinf=4.0, neginf=-4.0)
+    grids = grids.transpose(1, 2).flatten(0, 1)  # (B*M, Q, L, K, 2)
+    weights = attention_weights.to(compute).transpose(1, 2).flatten(0, 1)  # (B*M, Q, L, K)
+    g = grad_out.to(compute).reshape(B, Q, M, D).permute(0, 2, 3, 1).reshape(B * M, D, Q, 1)
+    for level, ((H, W), start) in enumerate(zip(levels, starts)):
+        image = value[:, start : start + H * W].to(compute).permute(0, 2, 3, 1).reshape(B * M, D, H, W)
+        sample = grid_sample(image, grids[:, :, level], padding_mode="zeros", align_corners=False)
+        grad_image, grad_grid = torch.ops.aten.grid_sampler_2d_backward(
+            g * weights[:, None, :, level], image, grids[:, :, level], 0, 0, False, [True, True]
+        )
+        grads[0][:, start : start + H * W] += grad_image.reshape(B, M, D, H * W).permute(0, 3, 1, 2).to(value.dtype)
+        grads[1][:, :, :, level] = (2 * grad_grid).reshape(B, M, Q, K, 2).transpose(1, 2).to(grads[1].dtype)
+        grads[2][:, :, :, level] = (sample * g).sum(1).reshape(B, M, Q, K).transpose(1, 2).to(grads[2].dtype)
+    return grads
 
 
 def msda_dense(
