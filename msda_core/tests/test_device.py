@@ -1,0 +1,77 @@
+"""The device is decided once, before Triton is imported; each decision in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {names}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name.split(".")[0] in {names} else find(name, *rest)
+"""
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess:
+    clean = {k: v for k, v in os.environ.items() if k not in ("MSDA_DEVICE", "TRITON_INTERPRET")}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**clean, **environment}
+    )
+
+
+def without(*names: str) -> str:
+    return WITHOUT.format(names=set(names))
+
+
+def test_cpu_is_interpreted_and_triton_learns_it_in_time():
+    done = python(
+        "from msda_core import device; t = device.triton; from triton import knobs;"
+        "print(device.ACTIVE, device.INTERPRETED, knobs.runtime.interpret)",
+        MSDA_DEVICE="cpu",
+    )
+    assert done.stdout.split() == ["cpu", "True", "True"], done.stderr
+
+
+def test_a_wrong_wish_is_refused():
+    done = python("import msda_core.device", MSDA_DEVICE="tpu")
+    assert "MSDA_DEVICE must be 'cpu' or 'cuda', got 'tpu'." in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="not run: this machine has a GPU")
+def test_wishing_for_a_gpu_does_not_make_one():
+    done = python("import msda_core.device", MSDA_DEVICE="cuda")
+    assert "torch finds no CUDA GPU. Is this torch a CPU build?" in done.stderr
+
+
+def test_kernels_are_transparent_to_inspect():
+    done = python(
+        "import inspect; from checks.probe import _add_kernel; print(inspect.unwrap(_add_kernel) is _add_kernel.fn)"
+    )
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_without_triton_the_python_labs_are_graded_and_the_rest_says_what_to_do():
+    code = without("triton") + (
+        "from checks.__main__ import main; from msda_core import device\n"
+        "status = main(['1', '2', '--solutions'])\n"
+        "print('status', status); print(device.NO_TRITON)\n"
+        "try: device.load_triton()\n"
+        "except ModuleNotFoundError as error: print('refused', error)\n"
+    )
+    done = python(code)
+    assert "status 0" in done.stdout, done.stdout + done.stderr
+    assert "CPU (no Triton)" in done.stdout
+    assert "refused Triton is not installed on this" in done.stdout
+
+
+def test_without_marimo_the_terminal_grades():
+    done = python(without("marimo") + "from checks.__main__ import main; print('status', main(['1', '--solutions']))")
+    assert "status 0" in done.stdout, done.stdout + done.stderr
