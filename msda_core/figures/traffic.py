@@ -144,8 +144,10 @@ def warp_map(stride: int, offset: int, itemsize: int, lanes: int = 32) -> Pictur
         axes.add_patch(
             Rectangle((a // 128 + 0.14, a % 128 + 0.3), 0.72, itemsize - 0.6, facecolor=BLUE, edgecolor="none")
         )
-        if stride and stride * itemsize >= 8:
-            axes.text(a // 128 + 0.5, a % 128 + itemsize + 1, lane, ha="center", va="top", fontsize=6, color="black")
+        if itemsize >= 4:
+            name = lane if stride else "all"
+            middle = (a // 128 + 0.5, a % 128 + itemsize / 2 + 0.2)
+            axes.text(*middle, name, ha="center", va="center_baseline", fontsize=5.5, color="white")
     columns = max(34, addresses[-1] // 128 + 2)
     axes.set(
         xlim=(0, columns),
@@ -315,7 +317,7 @@ def hidden_latency(
             f"{shares[-1]:.0%}", (warps, rate(warps) / 1e12), (8, -12), textcoords="offset points", color=colour
         )
     axes.axhline(gpu.dram / 1e12, color=GREY, linestyle=":")
-    axes.text(64, gpu.dram / 1e12, "DRAM can do no more ", ha="right", va="bottom", color=GREY)
+    axes.text(64, gpu.dram / 1e12 * 1.02, "DRAM can do no more ", ha="right", va="bottom", color=GREY)
     axes.set(
         xlim=(0, 66),
         ylim=(0, gpu.dram / 1e12 * 1.15),
@@ -374,8 +376,8 @@ def roofline_plot(gpu: Gpu, calls: Mapping[str, tuple[tuple[int, int], int, floa
         roof = (intensity * rate).clamp(max=gpu.flops) / 1e12
         axes.loglog(intensity, roof, style, color=colour, linewidth=2)
         axes.annotate(
-            f"{name}, {rate / 1e12:.1f} TB/s", (0.13, 0.13 * rate / 1e12), (2, 8), textcoords="offset points",
-            color=colour, rotation=33, rotation_mode="anchor",
+            f"{name}, {rate / 1e12:.1f} TB/s", (0.11, 0.11 * rate / 1e12), (8, 0), textcoords="offset points",
+            color=colour, rotation=39, rotation_mode="anchor", va="top", fontsize=9,
         )  # fmt: skip
     axes.text(950, gpu.flops / 1e12 * 1.1, f"arithmetic, {gpu.flops / 1e12:.0f} TFLOP/s", ha="right", color=GREY)
     said = []
