@@ -89,6 +89,7 @@ def call(
     answer: Any = None,
     limit: float = 3.0,
     forbid: Mapping[str, str] | None = None,
+    autograd: bool = True,
     around: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
     watched: bool = True,
 ) -> Outcome:
@@ -100,6 +101,7 @@ def call(
         answer: the learner's object, to find their file and line; `run` if not given.
         limit: seconds.
         forbid: names of torch functions that count as not answering → why.
+        autograd: False runs it without gradients, and counts every way of asking for some as forbidden.
         around: a context manager to enter inside the thread.
         watched: report a call of the reference.
     """
@@ -111,7 +113,7 @@ def call(
 
     def body():
         try:
-            with around(), _Poison(forbid or {}):
+            with around(), torch.set_grad_enabled(autograd), _Poison(forbid or {}, autograd):
                 outcome.value = run(*copies)
         except _Noted:
             pass
@@ -262,19 +264,45 @@ class _Collected(io.TextIOBase):
         )
 
 
+#: What a torch function mode sees of every way into automatic differentiation → how a learner calls it. `torch.func` and
+#: `torch.autograd.functional` go through these; `__torch_function__` sees them before autograd does anything.
+AUTOGRAD = {
+    "backward": "backward",
+    "grad": "torch.autograd.grad",
+    "requires_grad_": "requires_grad_",
+    "_set_grad_enabled": "torch.enable_grad (or something that uses it, such as torch.func.grad)",
+    "_make_dual": "forward-mode differentiation (torch.func.jvp or torch.autograd.forward_ad)",
+}
+
+
+def _differentiates(name: str, args: tuple) -> bool:
+    """Whether a call of torch differentiates, or prepares to; also torch's own derivatives, `grid_sampler_2d_backward`."""
+    if name in ("_set_grad_enabled", "requires_grad_"):
+        return args[-1] is not False  # torch.no_grad comes this way too
+    return name in AUTOGRAD or "_backward" in name
+
+
 class _Poison(TorchFunctionMode):
-    """Fills memory that is allocated without a value, so that an element nobody writes cannot look right."""
+    """Fills memory that is allocated without a value, so that an element nobody writes cannot look right.
+
+    It sees every call of torch, so it is also where forbidden ones are found.
+    """
 
     EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 
-    def __init__(self, forbid: Mapping[str, str]):
+    def __init__(self, forbid: Mapping[str, str], autograd: bool = True):
         super().__init__()
-        self._forbid = forbid
+        self._forbid, self._autograd = forbid, autograd
 
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
         name = getattr(function, "__name__", "")
         if name in self._forbid:
             raise _Forbidden.noted(f"{name}: {self._forbid[name]}")
+        if not self._autograd and _differentiates(name, args):
+            raise _Forbidden.noted(
+                f"{AUTOGRAD.get(name, name)}: automatic differentiation is switched off inside this answer. "
+                "The derivative is what you are here to write."
+            )
         result = function(*args, **(kwargs or {}))
         if name in self.EMPTY and isinstance(result, Tensor):
             # Out of sight of the machine's guard, to which this memory is still uninitialised.

@@ -115,6 +115,7 @@ class Exercise:
     parts: Sequence[str] = ()
     invoke: Callable | None = None
     forbid: Mapping[str, str] = field(default_factory=dict)
+    autograd: bool = True
     limit: float = 3.0
     guarded: bool = False
     carries: Sequence[str] = ()
@@ -150,6 +151,7 @@ def exercise(name: str, **fields: Any) -> Exercise:
         parts: names of the parts of an output that is a tuple.
         invoke: invoke(answer, *args) where the answer is not simply called (a kernel and its launcher).
         forbid: torch functions the answer may not use → why.
+        autograd: False switches automatic differentiation off inside the answer, and reports an attempt to use it.
         limit: seconds one call may take.
         guarded: run under `msda_core.machine.guard`; the answer launches kernels.
         carries: earlier exercises whose functions the answer may call, "01.to_pixels".

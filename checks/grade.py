@@ -156,6 +156,7 @@ class _Run:
             answer=answer,
             limit=exercise.limit,
             forbid=exercise.forbid if watched else {},
+            autograd=exercise.autograd or not watched,
             around=around,
             watched=watched,
         )
@@ -220,12 +221,15 @@ class _Run:
             limit=self.exercise.limit,
             around=self._around(self.answer),
             watched=self.watched,
+            autograd=self.exercise.autograd or not self.watched,
         )
         self.outcomes.append((item, self.seed, outcome))
         if outcome.timeout is not None:
             return verdict("crash", f"stopped after {outcome.timeout:g} s. Is there a loop that never ends?")
         if outcome.reached:
             return verdict("fail", f"the answer calls {outcome.reached}, which it is compared with. Write it yourself.")
+        if outcome.forbidden:
+            return verdict("fail", f"the answer calls {outcome.forbidden}")
         if isinstance(outcome.error, Failed):
             return verdict("fail", str(outcome.error))
         if isinstance(outcome.error, NotRun):
@@ -242,7 +246,11 @@ class _Run:
         First to the element at which a kernel was stopped, then to the tensor; and if no mistake explains everything,
         one that explains the failing check is still the best lead.
         """
-        wrong = [(item, seed, o) for item, seed, o in self.outcomes if o.timeout is None and not o.reached]
+        wrong = [
+            (item, seed, o)
+            for item, seed, o in self.outcomes
+            if o.timeout is None and not o.reached and not o.forbidden
+        ]
         if not wrong:
             return None
         behaviour: dict[tuple[int, int], Outcome] = {}  # (mistake, check) → what came of it
