@@ -138,7 +138,9 @@ def _like(value, fill):
         )
     if isinstance(value, (tuple, list)):
         return type(value)(_like(item, fill) for item in value)
-    return type(value)(fill) if isinstance(value, float) or (isinstance(value, int) and fill == fill) else value
+    if isinstance(value, (int, float)):
+        return type(value)(fill) if fill == fill else fill
+    return value
 
 
 def plain_exercises():
