@@ -11,7 +11,6 @@ with app.setup:
 
     import checks
     from checks.carry import lab01
-    from checks.grade import latest
     from msda_core.figures import memory, sampling
 
 
@@ -113,7 +112,7 @@ def _():
 
 @app.function
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """How far apart two neighbours along each axis lie, when a tensor fills memory row by row, without gaps.
+    """The distance to the next index along each axis, for a tensor that fills memory row by row.
 
     Args:
         shape: the size of each axis.
@@ -153,7 +152,7 @@ def flat_offset(index: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
     Args:
         index: where the element is along each axis.
-        strides: elements from one index to the next along each axis; any numbers, also 0 and negative ones.
+        strides: elements from one index to the next along each axis; may be 0 or negative.
 
     Returns:
         The offset.
@@ -214,35 +213,37 @@ def _():
     strip_level = mo.ui.dropdown({"level 0": 0, "level 1": 1}, value="level 0", label="level")
     strip_b = mo.ui.slider(0, 1, value=0, label="b", show_value=True)
     strip_m = mo.ui.slider(0, 1, value=1, label="m", show_value=True)
+    mo.hstack([strip_level, strip_b, strip_m], justify="start")
     return strip_b, strip_level, strip_m
 
 
 @app.cell(hide_code=True)
-def _(strip_b, strip_level, strip_m):
+def _(strip_level):
     strip_levels = [(4, 6), (2, 3)]
     _H, _W = strip_levels[strip_level.value]
     strip_y = mo.ui.slider(-1, _H - 1, value=1, label="y", show_value=True)
     strip_x = mo.ui.slider(-1, _W - 1, value=_W // 2 - 1, label="x", show_value=True)
-    mo.hstack([strip_level, strip_b, strip_m, strip_y, strip_x], justify="start")
+    mo.hstack([strip_y, strip_x], justify="start")
     return strip_levels, strip_x, strip_y
 
 
 @app.cell(hide_code=True)
 def _(strip_b, strip_level, strip_levels, strip_m, strip_x, strip_y):
-    _picture, _offsets = memory.memory_strip(
+    strip_picture, _offsets = memory.memory_strip(
         strip_levels, 2, 2, 4, strip_b.value, strip_m.value, strip_level.value, strip_x.value, strip_y.value
     )
-    mo.vstack(
-        [
-            _picture,
-            mo.md(
-                f"Move one slider at a time. From the first corner to the others it is **{_offsets[1] - _offsets[0]}**, "
-                f"**{_offsets[2] - _offsets[0]}** and **{_offsets[3] - _offsets[0]}** elements. Which sliders change these "
-                "three numbers, and which only move all four corners together? Then go off the left edge: the offset of a "
-                "pixel that does not exist is still the address of *something*."
-            ),
-        ]
+    mo.md(
+        f"Move one slider at a time. From the first corner to the others it is **{_offsets[1] - _offsets[0]}**, "
+        f"**{_offsets[2] - _offsets[0]}** and **{_offsets[3] - _offsets[0]}** elements. Which sliders change these "
+        "three numbers, and which only move all four corners together? Then go off the left edge: the offset of a "
+        "pixel that does not exist is still the address of *something*."
     )
+    return (strip_picture,)
+
+
+@app.cell(hide_code=True)
+def _(strip_picture):
+    strip_picture
     return
 
 
@@ -250,7 +251,8 @@ def _(strip_b, strip_level, strip_levels, strip_m, strip_x, strip_y):
 def corner_offsets(level_start: int, W: int, x0: int, y0: int, row_stride: int) -> tuple[int, int, int, int]:
     """Where the four pixels around a point lie in `value`, for the first image, head and channel.
 
-    `value` is a table with one row a pixel: the pixels of a level row by row, starting at row `level_start`.
+    `value` is a table with one row a pixel. The level's pixels begin at row `level_start`, those
+    of its top image row first.
 
     Args:
         level_start: the table's row that holds the level's pixel (0, 0).
@@ -259,8 +261,8 @@ def corner_offsets(level_start: int, W: int, x0: int, y0: int, row_stride: int) 
         row_stride: elements from one row of the table to the next.
 
     Returns:
-        The offsets of (x0, y0), (x0 + 1, y0), (x0, y0 + 1), (x0 + 1, y0 + 1), in elements. A pixel outside the image
-        gets the offset that the same arithmetic gives; whether it may be read is for the caller to decide.
+        The offsets of (x0, y0), (x0 + 1, y0), (x0, y0 + 1), (x0 + 1, y0 + 1), in elements. The same
+        arithmetic holds outside the image; whether a pixel may be read is for the caller to decide.
     """
     raise NotImplementedError("02.corner_offsets")
 
@@ -343,14 +345,14 @@ def msda_flat(
     sampling_locations: torch.Tensor,
     attention_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """Multi-scale deformable attention on one line of memory: `value[b, s, m, d]` lies where the strides say.
+    """Multi-scale deformable attention, read from memory by offsets computed by hand.
 
     Args:
         memory: (N,). Elements that belong to no pixel of any level hold NaN.
         shape: B, S, M, D of `value`.
         strides: elements from one image, pixel, head and channel of `value` to the next.
         spatial_shapes: (L, 2), the (H, W) of each level.
-        level_start_index: (L,), where in S each level's first pixel is; levels may lie anywhere, in any order.
+        level_start_index: (L,), where in S each level begins; in any order, with or without gaps.
         sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
         attention_weights: (B, Q, M, L, K), each point's weight.
 
@@ -377,22 +379,20 @@ def _():
 def _():
     turn = mo.ui.slider(-90, 90, step=5, value=30, label="turn (degrees)", show_value=True)
     zoom = mo.ui.slider(0.5, 2.0, step=0.1, value=1.0, label="zoom", show_value=True)
+    mo.hstack([turn, zoom], justify="start")
     return turn, zoom
 
 
 @app.cell(hide_code=True)
 def _(lab01_file, turn, zoom):
     lab01_file
-    mo.stop(
-        latest("02.msda_flat", lambda: msda_flat).state != "pass",
-        mo.callout(mo.md("When `msda_flat` passes, it draws a photograph here."), kind="neutral"),
-    )
+    _function, _whose = checks.stand_in("02.msda_flat", lambda: msda_flat)
     _photo = sampling.pyramid(levels=1, width=32)[0]
     _H, _W, _ = _photo.shape
     _y, _x = torch.meshgrid(torch.arange(_H) + 0.5 - _H / 2, torch.arange(_W) + 0.5 - _W / 2, indexing="ij")
     _c, _s = cos(radians(turn.value)) / zoom.value, sin(radians(turn.value)) / zoom.value
     _places = torch.stack([(_c * _x + _s * _y) / _W, (_c * _y - _s * _x) / _H], -1) + 0.5
-    _drawn = msda_flat(
+    _drawn = _function(
         _photo.flatten(),
         (1, _H * _W, 1, 3),
         (_H * _W * 3, 3, 3, 1),
@@ -405,11 +405,10 @@ def _(lab01_file, turn, zoom):
     mo.vstack(
         [
             mo.md(
-                f"Every pixel below is a query with one point: your `msda_flat` read {_H * _W:,} samples from "
+                f"Every pixel on the right is a query with one point: {_whose} read {_H * _W:,} samples from "
                 f"{_photo.numel():,} numbers in a row. Outside the photograph it reads zero, which is black."
             ),
-            mo.hstack([turn, zoom], justify="start"),
-            memory.side_by_side([_photo, _drawn.reshape(_H, _W, 3)], ["in memory", "drawn by your operator"], _said),
+            memory.side_by_side([_photo, _drawn.reshape(_H, _W, 3)], ["in memory", "as sampled"], _said),
         ]
     )
     return
@@ -452,15 +451,18 @@ def _(guess_wrap):
 
 
 @app.cell(hide_code=True)
-def _(guess_wrap):
-    mo.stop(guess_wrap.value is None)
+def _():
     batch = mo.ui.slider(1, 1_600, step=1, value=300, label="batch size", show_value=True, full_width=True)
     batch
     return (batch,)
 
 
 @app.cell(hide_code=True)
-def _(batch):
+def _(batch, guess_wrap):
+    mo.stop(
+        guess_wrap.value is None,
+        mo.callout(mo.md("What this slider does to an index shows here once you have chosen above."), kind="neutral"),
+    )
     _levels = [(100, 167), (50, 84), (25, 42), (13, 21)]
     _S = sum(_H * _W for _H, _W in _levels)
     _image = _S * 8 * 32
@@ -479,14 +481,14 @@ def _(batch):
 
 @app.function
 def first_overflow(B: int, S: int, M: int, D: int) -> tuple[bool, int]:
-    """Whether a 32-bit integer can number every element of a contiguous (B, S, M, D) tensor, and when it no longer can.
+    """Whether an int32 can hold every element index of a contiguous (B, S, M, D) tensor.
 
     Args:
         B, S, M, D: the tensor's shape, all at least 1.
 
     Returns:
-        Whether the largest element index is an int32, whose largest value is 2**31 - 1; and the smallest batch size for
-        which it is not, with the same S, M and D.
+        Whether the largest element index is an int32, so at most 2**31 - 1; and the smallest batch
+        size for which it is not, with the same S, M and D.
     """
     raise NotImplementedError("02.first_overflow")
 
@@ -505,17 +507,14 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.stop(
-        latest("02.first_overflow", lambda: first_overflow).state != "pass",
-        mo.callout(mo.md("When `first_overflow` passes, it says here how far away the end is."), kind="neutral"),
-    )
+    _function, _whose = checks.stand_in("02.first_overflow", lambda: first_overflow)
     _inputs = {"a photograph of 800 × 1333": (1, 800, 1333), "one of 1600 × 2666": (1, 1600, 2666), "six cameras of 900 × 1600": (6, 900, 1600)}
     _rows = []
     for _what, (_views, _high, _wide) in _inputs.items():
         _S = _views * sum(-(-_high // _step) * -(-_wide // _step) for _step in (8, 16, 32, 64))
-        _rows.append(f"| {_what} | {_S:,} | {first_overflow(1, _S, 8, 32)[1]:,} |")
+        _rows.append(f"| {_what} | {_S:,} | {_function(1, _S, 8, 32)[1]:,} |")
     mo.md(
-        "What your function says, for M = 8 and D = 32:\n\n| input | S | first batch size that overflows |\n|---|---|---|\n"
+        f"What {_whose} says, for M = 8 and D = 32:\n\n| input | S | first batch size that overflows |\n|---|---|---|\n"
         + "\n".join(_rows)
         + "\n\nFor one image at a time the end is far away. Count every camera and every past frame as an image, and it is "
         "not: it has happened in the field (SparseDrive, pull request 133). The symptom need not be an error, since a wrapped "
@@ -558,14 +557,14 @@ def msda_gather(
     sampling_locations: torch.Tensor,
     attention_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """`msda_flat` without a loop: all offsets in one tensor of integers, all reads in one indexing of `memory`.
+    """`msda_flat` without a loop: all offsets in one tensor, all reads in one indexing.
 
     Args:
         memory: (N,). Elements that belong to no pixel of any level hold NaN.
         shape: B, S, M, D of `value`.
         strides: elements from one image, pixel, head and channel of `value` to the next.
         spatial_shapes: (L, 2), the (H, W) of each level.
-        level_start_index: (L,), where in S each level's first pixel is; levels may lie anywhere, in any order.
+        level_start_index: (L,), where in S each level begins; in any order, with or without gaps.
         sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
         attention_weights: (B, Q, M, L, K), each point's weight.
 
@@ -591,9 +590,7 @@ def _():
 @app.cell(hide_code=True)
 def _(lab01_file):
     lab01_file
-    checks.closing(
-        "02", lambda: (contiguous_strides, flat_offset, corner_offsets, msda_flat, first_overflow, msda_gather)
-    )
+    checks.closing("02", lambda: (contiguous_strides, flat_offset, corner_offsets, msda_flat, first_overflow, msda_gather))
     return
 
 

@@ -8,7 +8,7 @@ from solutions import lab01
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """How far apart two neighbours along each axis lie, when a tensor fills memory row by row, without gaps.
+    """The distance to the next index along each axis, for a tensor that fills memory row by row.
 
     Args:
         shape: the size of each axis.
@@ -24,7 +24,7 @@ def flat_offset(index: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
     Args:
         index: where the element is along each axis.
-        strides: elements from one index to the next along each axis; any numbers, also 0 and negative ones.
+        strides: elements from one index to the next along each axis; may be 0 or negative.
 
     Returns:
         The offset.
@@ -35,7 +35,8 @@ def flat_offset(index: tuple[int, ...], strides: tuple[int, ...]) -> int:
 def corner_offsets(level_start: int, W: int, x0: int, y0: int, row_stride: int) -> tuple[int, int, int, int]:
     """Where the four pixels around a point lie in `value`, for the first image, head and channel.
 
-    `value` is a table with one row a pixel: the pixels of a level row by row, starting at row `level_start`.
+    `value` is a table with one row a pixel. The level's pixels begin at row `level_start`, those
+    of its top image row first.
 
     Args:
         level_start: the table's row that holds the level's pixel (0, 0).
@@ -44,8 +45,8 @@ def corner_offsets(level_start: int, W: int, x0: int, y0: int, row_stride: int) 
         row_stride: elements from one row of the table to the next.
 
     Returns:
-        The offsets of (x0, y0), (x0 + 1, y0), (x0, y0 + 1), (x0 + 1, y0 + 1), in elements. A pixel outside the image
-        gets the offset that the same arithmetic gives; whether it may be read is for the caller to decide.
+        The offsets of (x0, y0), (x0 + 1, y0), (x0, y0 + 1), (x0 + 1, y0 + 1), in elements. The same
+        arithmetic holds outside the image; whether a pixel may be read is for the caller to decide.
     """
     first = (level_start + y0 * W + x0) * row_stride
     below = first + W * row_stride
@@ -61,14 +62,14 @@ def msda_flat(
     sampling_locations: torch.Tensor,
     attention_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """Multi-scale deformable attention on one line of memory: `value[b, s, m, d]` lies where the strides say.
+    """Multi-scale deformable attention, read from memory by offsets computed by hand.
 
     Args:
         memory: (N,). Elements that belong to no pixel of any level hold NaN.
         shape: B, S, M, D of `value`.
         strides: elements from one image, pixel, head and channel of `value` to the next.
         spatial_shapes: (L, 2), the (H, W) of each level.
-        level_start_index: (L,), where in S each level's first pixel is; levels may lie anywhere, in any order.
+        level_start_index: (L,), where in S each level begins; in any order, with or without gaps.
         sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
         attention_weights: (B, Q, M, L, K), each point's weight.
 
@@ -98,14 +99,14 @@ def msda_flat(
 
 
 def first_overflow(B: int, S: int, M: int, D: int) -> tuple[bool, int]:
-    """Whether a 32-bit integer can number every element of a contiguous (B, S, M, D) tensor, and when it no longer can.
+    """Whether an int32 can hold every element index of a contiguous (B, S, M, D) tensor.
 
     Args:
         B, S, M, D: the tensor's shape, all at least 1.
 
     Returns:
-        Whether the largest element index is an int32, whose largest value is 2**31 - 1; and the smallest batch size for
-        which it is not, with the same S, M and D.
+        Whether the largest element index is an int32, so at most 2**31 - 1; and the smallest batch
+        size for which it is not, with the same S, M and D.
     """
     first = 2**31 // (S * M * D) + 1
     return B < first, first
@@ -120,14 +121,14 @@ def msda_gather(
     sampling_locations: torch.Tensor,
     attention_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """`msda_flat` without a loop: all offsets in one tensor of integers, all reads in one indexing of `memory`.
+    """`msda_flat` without a loop: all offsets in one tensor, all reads in one indexing.
 
     Args:
         memory: (N,). Elements that belong to no pixel of any level hold NaN.
         shape: B, S, M, D of `value`.
         strides: elements from one image, pixel, head and channel of `value` to the next.
         spatial_shapes: (L, 2), the (H, W) of each level.
-        level_start_index: (L,), where in S each level's first pixel is; levels may lie anywhere, in any order.
+        level_start_index: (L,), where in S each level begins; in any order, with or without gaps.
         sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
         attention_weights: (B, Q, M, L, K), each point's weight.
 

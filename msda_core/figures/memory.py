@@ -115,7 +115,7 @@ def memory_strip(
     rows = [b * S + starts[level] + y * W + x for x, y in corners]
     offsets = [(row * M + m) * D for row in rows]
 
-    figure, (grid, line, zoom) = new_figure(10, 6.6, nrows=3, height_ratios=(2.6, 1.2, 1.5))
+    figure, (grid, line, zoom) = new_figure(10, 5.6, nrows=3, height_ratios=(2.4, 1.2, 1.5))
     grid.add_patch(Rectangle((0, 0), W, H, facecolor="#eef1f5", edgecolor="black"))
     for y in range(H):
         for x in range(W):
@@ -348,8 +348,8 @@ def side_by_side(images: Sequence[Tensor], titles: Sequence[str], description: s
         titles: one an image.
         description: what there is to see.
     """
-    figure, axes = new_figure(3.2 * len(images), 3.7, ncols=len(images))
+    figure, axes = new_figure(3.2 * len(images), 3.4, ncols=len(images))
     for image, title, ax in zip(images, titles, axes):
-        ax.imshow(image.clamp(0, 1), interpolation="nearest")
+        ax.imshow(image.clamp(0, 1).numpy(), interpolation="nearest")
         ax.set(title=title, xticks=[], yticks=[])
     return Picture(figure, description)
