@@ -6,12 +6,24 @@ A notebook uses the names below; `python -m checks` is the same grader in a term
 from checks.carry import carried, underneath, watch
 from checks.grade import grade
 
-__all__ = ["carried", "closing", "grade", "header", "hints", "predict", "reveal", "stand_in", "underneath", "watch"]
+__all__ = [
+    "carried",
+    "closing",
+    "grade",
+    "header",
+    "hints",
+    "predict",
+    "reveal",
+    "stand_in",
+    "underneath",
+    "watch",
+    "when_passed",
+]
 
 
 def __getattr__(name: str):
     """The parts that draw in a notebook need marimo; grading in a terminal does not."""
-    if name in ("closing", "header", "hints", "predict", "reveal", "stand_in"):
+    if name in ("closing", "header", "hints", "predict", "reveal", "stand_in", "when_passed"):
         from checks import lesson
 
         return getattr(lesson, name)

@@ -13,7 +13,7 @@ from checks.notebook import answer_source
 from checks.report import STATES
 from msda_core import device
 
-__all__ = ["closing", "header", "hints", "predict", "reveal", "stand_in"]
+__all__ = ["closing", "header", "hints", "predict", "reveal", "stand_in", "when_passed"]
 
 
 def header(lab: str, *, able: Sequence[str], minutes: int, gpu: str):
@@ -26,10 +26,22 @@ def header(lab: str, *, able: Sequence[str], minutes: int, gpu: str):
         gpu: a sentence.
     """
     items = "\n".join(f"- {item}" for item in able)
-    return mo.md(
+    text = mo.md(
         f"# {lab} · {LABS[lab][1]}\n\nAfter this lab you can\n\n{items}\n\n"
         f"**{minutes} minutes** · {gpu} · running on: {device.describe()}"
     )
+    if not any(exercise.guarded for exercise in lab_exercises(lab)):
+        return text
+    if device.NO_TRITON:
+        return mo.vstack(
+            [text, mo.callout(mo.md(f"{device.NO_TRITON} You can read on; nothing is graded."), kind="warn")]
+        )
+    from msda_core import machine
+
+    machine.warm()
+    if device.INTERPRETED:
+        machine.protect()  # a kernel launched from any cell is stopped before it can hurt the notebook
+    return text
 
 
 def predict(question: str, choices: Sequence[str]):
@@ -85,6 +97,24 @@ def stand_in(name: str, answer: Callable[[], Any]) -> tuple[Any, str]:
     if latest(name, answer).state == "pass":
         return answer(), f"your `{exercise.function}`"
     return getattr(solution_module(exercise.lab), exercise.function), f"the solution's `{exercise.function}`"
+
+
+def when_passed(name: str, answer: Callable[[], Any], draw: Callable[[Any], Any]):
+    """draw(answer) once it passes its checks, and until then a sentence: for what only the learner's own code can show.
+
+    Args:
+        name: the exercise, "04.add_kernel".
+        answer: as for `grade`, `lambda: add_kernel`.
+        draw: takes the learner's function and returns what to show.
+    """
+    exercise = find(name)
+    if exercise.guarded and device.NO_TRITON:
+        return mo.callout(mo.md(device.NO_TRITON), kind="neutral")
+    if latest(name, answer).state != "pass":
+        return mo.callout(
+            mo.md(f"This shows your own `{exercise.function}`, as soon as it passes its checks."), kind="neutral"
+        )
+    return draw(answer())
 
 
 def closing(lab: str, answers: Callable[[], Sequence[Any]]):

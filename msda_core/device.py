@@ -77,8 +77,51 @@ def load_triton():
     return triton
 
 
+class _Absent:
+    """Stands for `triton` and `tl` where Triton is not installed: kernels can be defined and looked at, not launched.
+
+    So a notebook about kernels opens everywhere, with its text and its figures, and says in one sentence what is missing.
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, name: str) -> "_Absent":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Absent(f"{self._name}.{name}")
+
+    def __call__(self, *args, **kwargs):
+        if self._name.rpartition(".")[2] in ("jit", "autotune", "heuristics", "Config"):
+            return args[0] if args and isinstance(args[0], _AbsentKernel) else _absent_decorator(args)
+        raise ModuleNotFoundError(NO_TRITON, name="triton")
+
+
+def _absent_decorator(args):
+    return _AbsentKernel(args[0]) if args and callable(args[0]) else lambda kernel: _absent_decorator((kernel,))
+
+
+class _AbsentKernel:
+    """A kernel that cannot run here; its function is in `fn`, as in Triton's own."""
+
+    def __init__(self, fn):
+        self.fn = fn.fn if isinstance(fn, _AbsentKernel) else fn
+        self.__wrapped__, self.__name__, self.__doc__ = self.fn, self.fn.__name__, self.fn.__doc__
+        self.__module__, self.__qualname__ = self.fn.__module__, self.fn.__qualname__
+
+    def __getitem__(self, grid):
+        raise ModuleNotFoundError(NO_TRITON, name="triton")
+
+    __call__ = __getitem__
+
+
 def __getattr__(name: str):
-    """`device.triton` and `device.tl`, imported on first use: a lab without kernels does not wait for Triton."""
+    """`device.triton` and `device.tl`, imported on first use: a lab without kernels does not wait for Triton.
+
+    Without Triton they are stand-ins that raise `NO_TRITON` once something is launched.
+    """
+    if name in ("triton", "tl") and NO_TRITON:
+        return _Absent(name)
     if name == "triton":
         return load_triton()
     if name == "tl":

@@ -72,6 +72,21 @@ def test_without_triton_the_python_labs_are_graded_and_the_rest_says_what_to_do(
     assert "refused Triton is not installed on this" in done.stdout
 
 
+def test_without_triton_kernels_can_be_read_and_nothing_about_them_is_graded():
+    code = without("triton") + (
+        "from checks.__main__ import grade_lab; from msda_core import device; from solutions import lab04\n"
+        "reports = grade_lab('04', solutions=True)\n"
+        "print({r.state for r in reports}, {r.worst.message == device.NO_TRITON for r in reports})\n"
+        "print(lab04.add_kernel.__name__, lab04.add_kernel.fn.__doc__[:3])\n"
+        "import torch\n"
+        "try: lab04.add(torch.ones(3), torch.ones(3))\n"
+        "except ModuleNotFoundError as error: print('refused', error)\n"
+    )
+    done = python(code)
+    assert "{'not_run'} {True}" in done.stdout, done.stdout + done.stderr
+    assert "add_kernel out" in done.stdout and "refused Triton is not installed" in done.stdout
+
+
 def test_without_marimo_the_terminal_grades():
     done = python(without("marimo") + "from checks.__main__ import main; print('status', main(['1', '--solutions']))")
     assert "status 0" in done.stdout, done.stdout + done.stderr
