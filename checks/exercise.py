@@ -75,11 +75,15 @@ class Mistake:
 
 
 class Failed(Exception):
-    """Raised by a property that does not hold. `key` identifies the way it failed, for recognising mistakes."""
+    """Raised by a property that does not hold.
 
-    def __init__(self, message: str, key: Any = None):
+    `key` identifies the way it failed, for recognising mistakes; `picture` draws it, when a notebook asks.
+    """
+
+    def __init__(self, message: str, key: Any = None, picture: Callable[[], Any] | None = None):
         super().__init__(message)
         self.key = key if key is not None else message
+        self.picture = picture
 
 
 class NotRun(Exception):
@@ -121,6 +125,8 @@ class Exercise:
     carries: Sequence[str] = ()
     stretch: bool = False
     score: Callable[[Any], str] | None = None
+    picture: Callable[[tuple, Any, Any], Any] | None = None
+    board: Callable[[Any], Any] | None = None
 
     @property
     def lab(self) -> str:
@@ -157,6 +163,8 @@ def exercise(name: str, **fields: Any) -> Exercise:
         carries: earlier exercises whose functions the answer may call, "01.to_pixels".
         stretch: an extra that does not count for the lab.
         score: score(answer) → an open-ended figure, shown once the exercise passes.
+        picture: picture(args, yours, truth) draws a wrong result beside the right one, or gives None.
+        board: board(answer) → what `checks.board` shows of an answer that passes: it, among its rivals.
 
     Raises:
         ValueError: the name is taken, or hints are not three.

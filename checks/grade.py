@@ -187,8 +187,14 @@ class _Run:
 
     def _judge(self, case: Callable, seed: int, args: tuple, outcome: Outcome) -> Check:
         exercise = self.exercise
-        verdict = lambda status, message="", fatal=False: Check(  # noqa: E731
-            case.__name__, _title(case), status, message, seed if status not in ("pass", "todo") else None, fatal
+        verdict = lambda status, message="", fatal=False, picture=None: Check(  # noqa: E731
+            case.__name__,
+            _title(case),
+            status,
+            message,
+            seed if status not in ("pass", "todo") else None,
+            fatal,
+            picture,
         )
         if outcome.timeout is not None:
             at = f" at {outcome.line}" if outcome.line else ""
@@ -210,10 +216,15 @@ class _Run:
         truth = exercise.reference(*_in_float64(args))
         like = exercise.reference(*args)
         message = compare.difference(outcome.value, truth, like, exercise.axes, exercise.parts)
-        return verdict("fail", message) if message else verdict("pass")
+        if not message:
+            return verdict("pass")
+        draw = exercise.picture and (lambda: exercise.picture(args, outcome.value, truth))
+        return verdict("fail", message, picture=draw)
 
     def _property(self, item) -> Check:
-        verdict = lambda status, message="": Check(item.name, item.title, status, message, self.seed)  # noqa: E731
+        verdict = lambda status, message="", picture=None: Check(  # noqa: E731
+            item.name, item.title, status, message, self.seed, picture=picture
+        )
         outcome = call(
             lambda: item.check(self.answer, Draw(self.seed)),
             (),
@@ -231,7 +242,7 @@ class _Run:
         if outcome.forbidden:
             return verdict("fail", f"the answer calls {outcome.forbidden}")
         if isinstance(outcome.error, Failed):
-            return verdict("fail", str(outcome.error))
+            return verdict("fail", str(outcome.error), outcome.error.picture)
         if isinstance(outcome.error, NotRun):
             return verdict("not_run", str(outcome.error))
         if outcome.error is not None:

@@ -125,12 +125,13 @@ class Compilation:
         return self._error
 
 
-def edited(kernel: Any, *changes: tuple[str, str]) -> Any:
-    """A wrong kernel, told as what is different from a right one.
+def edited(kernel: Any, *changes: tuple[str, str], **names: Any) -> Any:
+    """A wrong kernel, told as what is different from a right one; a launcher as well.
 
     Args:
-        kernel: the right one, a function under `@triton.jit` and its source.
+        kernel: the right one, a function, under `@triton.jit` or not.
         changes: (old, new) in its text; every occurrence of old is replaced.
+        names: what it shall find under a name, in place of what it finds now: `corner=…` for a wrong helper.
 
     Returns:
         A kernel of the same name. Its source is registered, so that Triton and tracebacks can read it.
@@ -138,7 +139,7 @@ def edited(kernel: Any, *changes: tuple[str, str]) -> Any:
     Raises:
         ValueError: old does not occur: the right kernel has changed and the mistake has not.
     """
-    function = kernel.fn
+    function = getattr(kernel, "fn", kernel)
     text = textwrap.dedent("".join(inspect.getsourcelines(function)[0]))
     for old, new in changes:
         if old not in text:
@@ -147,7 +148,7 @@ def edited(kernel: Any, *changes: tuple[str, str]) -> Any:
     filename = f"<{function.__name__}, wrong, {next(_serial)}>"
     lines = text.splitlines(keepends=True)
     linecache.cache[filename] = (len(text), None, lines, filename)
-    scope = dict(function.__globals__, __name__=__name__)
+    scope = {**function.__globals__, **names, "__name__": __name__}
     exec(compile(text, filename, "exec", flags=_future(function.__code__), dont_inherit=True), scope)
     return scope[function.__name__]
 

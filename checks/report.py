@@ -2,7 +2,7 @@
 
 import html
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ class Check:
         message: what is wrong, or a note.
         seed: replays the draw that failed.
         fatal: nothing after it was tried.
+        picture: draws what went wrong, when a notebook asks.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Check:
     message: str = ""
     seed: int | None = None
     fatal: bool = False
+    picture: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass
@@ -121,6 +123,9 @@ class Report:
                 '<p class="mistake" style="margin:.6em 0 0;padding:.5em .8em;border-left:3px solid currentColor">'
                 f"Your answer is what you get <strong>{_escape(self.mistake.name)}</strong>. {_escape(self.mistake.hint)}</p>"
             )
+        picture = self.worst.picture() if self.state in ("fail", "crash") and self.worst.picture else None
+        if picture is not None:
+            body.append(f'<div style="margin-top:.6em">{picture._repr_html_()}</div>')
         if self.state in ("fail", "crash") and self.worst.seed is not None:
             replay = f'checks.grade("{self.name}", {self.exercise.function}, seed={self.worst.seed})'
             body.append(
