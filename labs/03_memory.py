@@ -123,7 +123,8 @@ def sectors(addresses: list[int], itemsize: int) -> int:
     """How many sectors of 32 bytes one request of a warp fetches.
 
     Args:
-        addresses: where each lane's element begins, in bytes; lanes that are masked off are not in the list.
+        addresses: where each lane's element begins, in bytes. Lanes that are masked off are not
+            in the list.
         itemsize: bytes of one element. It may lie across a border between sectors.
 
     Returns:
@@ -164,8 +165,9 @@ def efficiency(requests: list[tuple[list[int], int]]) -> float:
         requests: (addresses, itemsize) of each request, as `sectors` takes them.
 
     Returns:
-        Useful: what lanes asked for, an element that several lanes of one request read counts once. Delivered: 32 bytes
-        for every sector of every request. Both summed over the series.
+        Useful over delivered, both summed over the series. Useful: the bytes that lanes asked for;
+        an element that several lanes of one request read counts once. Delivered: 32 bytes for
+        every sector of every request.
     """
     raise NotImplementedError("03.efficiency")
 
@@ -187,8 +189,8 @@ def _():
     mo.md("""
     ## 3 · Waiting, all at once
 
-    A sector from DRAM takes several hundred nanoseconds; in that time a multiprocessor could have executed a thousand
-    instructions. GPUs do not try to shorten the wait, they fill it: while one warp waits, others issue theirs. What arrives per
+    A sector from DRAM takes several hundred nanoseconds; in that time a multiprocessor could have issued some
+    thousands of instructions. GPUs do not try to shorten the wait, they fill it: while one warp waits, others issue theirs. What arrives per
     second is what is **under way**, divided by how long each of it takes.
     """)
     return
@@ -287,8 +289,8 @@ def lru_hits(sector_stream: list[int], capacity: int) -> int:
         capacity: how many sectors the cache holds; it begins empty.
 
     Returns:
-        The number of reads that find their sector in the cache. When a new sector does not fit, the one whose last use
-        is longest ago makes room.
+        The number of reads that find their sector in the cache. When a new sector does not fit,
+        the one whose last use is longest ago makes room.
     """
     raise NotImplementedError("03.lru_hits")
 
@@ -357,7 +359,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(issued):
-    traffic.warp_reads(issued.value)[0]
+    traffic.warp_reads(issued.value)
     return
 
 
@@ -381,29 +383,31 @@ def tiling_addresses(
     attn_ptr: int,
     block: int = 2,
 ) -> list[tuple[list[int], int]]:
-    """The loads of one forward call of the operator, warp after warp, for one of three ways to share out the work.
+    """The loads of one forward call, warp after warp, for one of three ways to share out the work.
 
-    Threads are numbered in the order below; 32 consecutive ones are a warp. For its point, a lane loads the weight, then
-    x, then y, then the four corners' values; each of these is one request of the warp.
+    Work items are numbered in the order given here; 32 consecutive ones go to a warp, one a lane.
+
+    "output": an item is (query, head, channel). For each point: the lanes' weights, x and y, three
+        requests; then its four corners, one request each, every lane its own channel.
+    "point": an item is (query, head, point). First the weights, x and y; then, for each corner and
+        each channel, one request.
+    "block": a warp owns `block` queries of one head; blocks outside, heads inside. Its points
+        (query, point), 32 at a time, load their weights, x and y. Then, for each corner, the pieces
+        of 16 bytes (query, point, piece), 32 at a time.
 
     Args:
-        tiling: "output", one thread per output element, numbered (query, head, channel): the warp goes over the points,
-                and for each point loads its parameters, then corner after corner, each lane its own channel;
-            "point", one thread per point, numbered (query, head, point): the warp loads its parameters once, then, corner
-                after corner, one channel after another;
-            "block", one warp per `block` queries of one head, blocks outside, heads inside: for every 32 of its points,
-                numbered (query, point), one lane per point loads the parameters; then, corner after corner, the values
-                in pieces of 16 bytes, numbered (query, point, piece), 32 at a time.
-        corners: (Q, M, P, 4) int64, the pixel of each corner; -1 where it lies outside the image, and nothing is read.
+        tiling: "output", "point" or "block".
+        corners: (Q, M, P, 4) int64, the pixel of each corner; -1 outside the image: nothing is read.
         D: channels per head; D * itemsize is a multiple of 16.
         itemsize: bytes of one number.
-        value_ptr, loc_ptr, attn_ptr: byte addresses of value (S, M, D), of locations (Q, M, P, 2) with (x, y) in the last
-            axis, and of weights (Q, M, P).
-        block: queries of one program of "block"; the last program may have fewer.
+        value_ptr: byte address of value, (S, M, D).
+        loc_ptr: byte address of the locations, (Q, M, P, 2), (x, y) in the last axis.
+        attn_ptr: byte address of the weights, (Q, M, P).
+        block: queries of one program of "block"; the last one may have fewer.
 
     Returns:
-        The requests in order: (byte addresses of the lanes that read, bytes each of them reads). A request without lanes
-        is never issued.
+        The requests in order, each (byte addresses of the lanes that read, bytes a lane reads).
+        A request without lanes is never issued.
     """
     raise NotImplementedError("03.tiling_addresses")
 
@@ -440,12 +444,16 @@ def _(call_queries):
         _requests = _tile(_name, _corners, _call.D, 4, *_pointers)
         _stream = [s for a, n in _requests for s in sorted({b // 32 for at in a for b in range(at, at + n, 4)})]
         tiled[_name] = (len(_requests), sum(_count(*one) for one in _requests), _stream)
-    tiled_by = f"{_whose_tiles} and {_whose_count}"
-    return tiled, tiled_by
+    mo.md(
+        f"{call_queries.value} queries of {_call.M} heads, {len(_call.shapes) * _call.K} points each, as "
+        + ", ".join(f"*{name}*: {r:,} requests, {s:,} sectors" for name, (r, s, _) in tiled.items())
+        + f". Written down by {_whose_tiles}, counted by {_whose_count}."
+    )
+    return (tiled,)
 
 
 @app.cell(hide_code=True)
-def _(cache_kilobytes, tiled, tiled_by):
+def _(cache_kilobytes, tiled):
     _hits, _whose_hits = checks.stand_in("03.lru_hits", lambda: lru_hits)
     _room = cache_kilobytes.value * 32
     _counts = {name: (r, s, len(stream) - _hits(stream, _room)) for name, (r, s, stream) in tiled.items()}
@@ -454,7 +462,7 @@ def _(cache_kilobytes, tiled, tiled_by):
         [
             traffic.tiling_traffic(_counts, _touched, cache_kilobytes.value * 1024),
             mo.md(
-                f"Counted by {tiled_by} and {_whose_hits}. Without a cache, *point* asks for "
+                f"The cache is {_whose_hits}. Without it, *point* asks for "
                 f"**{_counts['point'][1] / _counts['block'][1]:.1f}** times the sectors of *block*; a large enough cache hides "
                 f"the difference from DRAM, but not from L1, which has to answer all of them. *block* needs "
                 f"**{_counts['output'][0] / _counts['block'][0]:.1f}** times fewer requests than *output*, and "
@@ -483,15 +491,16 @@ def traffic_bounds(corners: torch.Tensor, S: int, D: int, itemsize: int) -> tupl
     """The bytes that a forward call must move at least, and the bytes that it asks for.
 
     Args:
-        corners: (B, Q, M, P, 4) int64, the pixel of each corner, from 0 to S - 1; -1 where nothing is read.
-        S: pixels of one image: value is (B, S, M, D), and begins on the border of a sector.
+        corners: (B, Q, M, P, 4) int64, the pixel of each corner, from 0 to S - 1; -1 where
+            nothing is read.
+        S: pixels of one image. value is (B, S, M, D) and begins on the border of a sector.
         D: channels per head.
         itemsize: bytes of one number.
 
     Returns:
-        (compulsory, requested). Compulsory: each sector of value that some corner touches once. Requested: each sector of
-        each corner's row of D channels, every time it is read. On top of either come, once, the bytes of all weights,
-        locations (x and y) and outputs.
+        (compulsory, requested). Compulsory: each sector of value that some corner touches, once.
+        Requested: each sector of each corner's row of D channels, every time it is read. On top of
+        either come, once, the bytes of all weights, locations (x and y) and outputs.
     """
     raise NotImplementedError("03.traffic_bounds")
 
@@ -511,9 +520,10 @@ def _():
 @app.cell(hide_code=True)
 def _():
     _bounds, _whose_bounds = checks.stand_in("03.traffic_bounds", lambda: traffic_bounds)
-    _call = traffic.DECODER
-    _corners = traffic.corner_pixels(_call.locations(), _call.shapes)
-    decoder_bytes = {n: _bounds(_corners, _call.S, _call.D, n) for n in (4, 2)}
+    _call, _image = traffic.DECODER, traffic.DECODER._replace(B=1)
+    _corners = traffic.corner_pixels(_image.locations(), _call.shapes)
+    # The images of a batch share no byte, so one of them is enough to count.
+    decoder_bytes = {n: tuple(_call.B * b for b in _bounds(_corners, _call.S, _call.D, n)) for n in (4, 2)}
     _value = _call.B * _call.S * _call.M * _call.D
     mo.md(
         f"A detection decoder's call: batch {_call.B}, {_call.Q} queries, {_call.M} heads of {_call.D} channels, "
@@ -523,7 +533,7 @@ def _():
             f"| float{8 * n} | {_value * n / 1e6:.0f} MB | **{once / 1e6:.1f} MB** | **{often / 1e6:.1f} MB** |"
             for n, (once, often) in decoder_bytes.items()
         )
-        + "\n\nMost pixels are read by nobody; those that are read are read "
+        + "\n\nMost of value is read by nobody; a byte that has to come is asked for "
         f"{decoder_bytes[4][1] / decoder_bytes[4][0]:.1f} times on average."
     )
     return (decoder_bytes,)
@@ -576,11 +586,12 @@ def roofline(bytes: tuple[int, int], flops: int, gpu) -> tuple[float, str]:
     Args:
         bytes: (compulsory, requested), as `traffic_bounds` returns them.
         flops: multiplications and additions, each counted as one.
-        gpu: `gpu.dram` and `gpu.l1`, bytes a second from DRAM and from all L1 caches together; `gpu.flops` a second.
+        gpu: has `gpu.dram` and `gpu.l1`, bytes a second from DRAM and from all L1 caches together,
+            and `gpu.flops`, operations a second.
 
     Returns:
-        (microseconds, bound). Loads, caches and arithmetic work at the same time, so the slowest of the three decides;
-        bound is "DRAM", "L1" or "arithmetic".
+        (microseconds, bound). DRAM, L1 and arithmetic work at the same time, and the slowest of
+        the three decides; bound names it: "DRAM", "L1" or "arithmetic".
     """
     raise NotImplementedError("03.roofline")
 

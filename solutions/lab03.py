@@ -9,7 +9,8 @@ def sectors(addresses: list[int], itemsize: int) -> int:
     """How many sectors of 32 bytes one request of a warp fetches.
 
     Args:
-        addresses: where each lane's element begins, in bytes; lanes that are masked off are not in the list.
+        addresses: where each lane's element begins, in bytes. Lanes that are masked off are not
+            in the list.
         itemsize: bytes of one element. It may lie across a border between sectors.
 
     Returns:
@@ -28,8 +29,9 @@ def efficiency(requests: list[tuple[list[int], int]]) -> float:
         requests: (addresses, itemsize) of each request, as `sectors` takes them.
 
     Returns:
-        Useful: what lanes asked for, an element that several lanes of one request read counts once. Delivered: 32 bytes
-        for every sector of every request. Both summed over the series.
+        Useful over delivered, both summed over the series. Useful: the bytes that lanes asked for;
+        an element that several lanes of one request read counts once. Delivered: 32 bytes for
+        every sector of every request.
     """
     useful = sum(len(set(addresses)) * itemsize for addresses, itemsize in requests)
     delivered = sum(32 * sectors(addresses, itemsize) for addresses, itemsize in requests)
@@ -44,8 +46,8 @@ def lru_hits(sector_stream: list[int], capacity: int) -> int:
         capacity: how many sectors the cache holds; it begins empty.
 
     Returns:
-        The number of reads that find their sector in the cache. When a new sector does not fit, the one whose last use
-        is longest ago makes room.
+        The number of reads that find their sector in the cache. When a new sector does not fit,
+        the one whose last use is longest ago makes room.
     """
     cache, hits = OrderedDict(), 0
     for sector in sector_stream:
@@ -68,29 +70,31 @@ def tiling_addresses(
     attn_ptr: int,
     block: int = 2,
 ) -> list[tuple[list[int], int]]:
-    """The loads of one forward call of the operator, warp after warp, for one of three ways to share out the work.
+    """The loads of one forward call, warp after warp, for one of three ways to share out the work.
 
-    Threads are numbered in the order below; 32 consecutive ones are a warp. For its point, a lane loads the weight, then
-    x, then y, then the four corners' values; each of these is one request of the warp.
+    Work items are numbered in the order given here; 32 consecutive ones go to a warp, one a lane.
+
+    "output": an item is (query, head, channel). For each point: the lanes' weights, x and y, three
+        requests; then its four corners, one request each, every lane its own channel.
+    "point": an item is (query, head, point). First the weights, x and y; then, for each corner and
+        each channel, one request.
+    "block": a warp owns `block` queries of one head; blocks outside, heads inside. Its points
+        (query, point), 32 at a time, load their weights, x and y. Then, for each corner, the pieces
+        of 16 bytes (query, point, piece), 32 at a time.
 
     Args:
-        tiling: "output", one thread per output element, numbered (query, head, channel): the warp goes over the points,
-                and for each point loads its parameters, then corner after corner, each lane its own channel;
-            "point", one thread per point, numbered (query, head, point): the warp loads its parameters once, then, corner
-                after corner, one channel after another;
-            "block", one warp per `block` queries of one head, blocks outside, heads inside: for every 32 of its points,
-                numbered (query, point), one lane per point loads the parameters; then, corner after corner, the values
-                in pieces of 16 bytes, numbered (query, point, piece), 32 at a time.
-        corners: (Q, M, P, 4) int64, the pixel of each corner; -1 where it lies outside the image, and nothing is read.
+        tiling: "output", "point" or "block".
+        corners: (Q, M, P, 4) int64, the pixel of each corner; -1 outside the image: nothing is read.
         D: channels per head; D * itemsize is a multiple of 16.
         itemsize: bytes of one number.
-        value_ptr, loc_ptr, attn_ptr: byte addresses of value (S, M, D), of locations (Q, M, P, 2) with (x, y) in the last
-            axis, and of weights (Q, M, P).
-        block: queries of one program of "block"; the last program may have fewer.
+        value_ptr: byte address of value, (S, M, D).
+        loc_ptr: byte address of the locations, (Q, M, P, 2), (x, y) in the last axis.
+        attn_ptr: byte address of the weights, (Q, M, P).
+        block: queries of one program of "block"; the last one may have fewer.
 
     Returns:
-        The requests in order: (byte addresses of the lanes that read, bytes each of them reads). A request without lanes
-        is never issued.
+        The requests in order, each (byte addresses of the lanes that read, bytes a lane reads).
+        A request without lanes is never issued.
     """
     Q, M, P, _ = corners.shape
     pixel = corners.tolist()
@@ -136,15 +140,16 @@ def traffic_bounds(corners: torch.Tensor, S: int, D: int, itemsize: int) -> tupl
     """The bytes that a forward call must move at least, and the bytes that it asks for.
 
     Args:
-        corners: (B, Q, M, P, 4) int64, the pixel of each corner, from 0 to S - 1; -1 where nothing is read.
-        S: pixels of one image: value is (B, S, M, D), and begins on the border of a sector.
+        corners: (B, Q, M, P, 4) int64, the pixel of each corner, from 0 to S - 1; -1 where
+            nothing is read.
+        S: pixels of one image. value is (B, S, M, D) and begins on the border of a sector.
         D: channels per head.
         itemsize: bytes of one number.
 
     Returns:
-        (compulsory, requested). Compulsory: each sector of value that some corner touches once. Requested: each sector of
-        each corner's row of D channels, every time it is read. On top of either come, once, the bytes of all weights,
-        locations (x and y) and outputs.
+        (compulsory, requested). Compulsory: each sector of value that some corner touches, once.
+        Requested: each sector of each corner's row of D channels, every time it is read. On top of
+        either come, once, the bytes of all weights, locations (x and y) and outputs.
     """
     B, Q, M, P, _ = corners.shape
     image = torch.arange(B)[:, None, None, None, None]
@@ -163,11 +168,12 @@ def roofline(bytes: tuple[int, int], flops: int, gpu) -> tuple[float, str]:
     Args:
         bytes: (compulsory, requested), as `traffic_bounds` returns them.
         flops: multiplications and additions, each counted as one.
-        gpu: `gpu.dram` and `gpu.l1`, bytes a second from DRAM and from all L1 caches together; `gpu.flops` a second.
+        gpu: has `gpu.dram` and `gpu.l1`, bytes a second from DRAM and from all L1 caches together,
+            and `gpu.flops`, operations a second.
 
     Returns:
-        (microseconds, bound). Loads, caches and arithmetic work at the same time, so the slowest of the three decides;
-        bound is "DRAM", "L1" or "arithmetic".
+        (microseconds, bound). DRAM, L1 and arithmetic work at the same time, and the slowest of
+        the three decides; bound names it: "DRAM", "L1" or "arithmetic".
     """
     compulsory, requested = bytes
     times = {"DRAM": compulsory / gpu.dram, "L1": requested / gpu.l1, "arithmetic": flops / gpu.flops}

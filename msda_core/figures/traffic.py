@@ -173,15 +173,13 @@ def warp_map(stride: int, offset: int, itemsize: int, lanes: int = 32) -> Pictur
     )
 
 
-def warp_reads(step: int, itemsize: int = 4, D: int = 32) -> tuple[Picture, dict[str, tuple[int, int]]]:
+def warp_reads(step: int, itemsize: int = 4, D: int = 32) -> Picture:
     """The requests with which each tiling reads the same 32 rows of value, up to one of them.
 
     Args:
         step: how many requests each tiling has issued; one that is done earlier waits.
         itemsize, D: of value; a row has D * itemsize bytes and begins on the border of a sector.
 
-    Returns:
-        The picture, and tiling → (requests, sectors) so far.
     """
     per_row = 16 // itemsize  # channels of one lane's piece
     lanes_a_row = D // per_row
@@ -234,18 +232,15 @@ def warp_reads(step: int, itemsize: int = 4, D: int = 32) -> tuple[Picture, dict
         figure,
         f"32 rows of {D * itemsize} bytes, read by one warp in three ways. Blue: the latest request's lanes; yellow: what "
         f"was fetched so far, with the number of times where it is more than one. {said}.",
-    ), counts
+    )
 
 
-def cache_strip(stream: Sequence[int], capacity: int) -> tuple[Picture, int]:
+def cache_strip(stream: Sequence[int], capacity: int) -> Picture:
     """A cache at work: what is read, what the cache holds afterwards, and which reads hit.
 
     Args:
         stream: sectors in the order they are read; at most some thirty.
         capacity: sectors that the cache holds.
-
-    Returns:
-        The picture, and the number of hits.
     """
     held: list[int] = []
     hits = 0
@@ -288,7 +283,7 @@ def cache_strip(stream: Sequence[int], capacity: int) -> tuple[Picture, int]:
         figure,
         f"Sectors {', '.join(map(str, stream))} read one after another through a cache of {capacity}: {hits} of "
         f"{len(stream)} reads hit.",
-    ), hits
+    )
 
 
 def hidden_latency(
