@@ -533,7 +533,7 @@ class Emulation:
         element = ptrs.get_element_ty()
         itemsize = max(1, element.primitive_bitwidth // 8)
         access = Access(kind, op, self.frames(), self.program, addresses, mask, itemsize, value=value, dtype=element)
-        active = addresses if mask.all() else addresses[mask]
+        active = addresses.ravel() if mask.all() else addresses[mask]
         if active.size:
             low, high = int(active.min()), int(active.max())
             owner = self.argument_of(low)
@@ -798,6 +798,8 @@ class Emulation:
 
         builder = self._builder = interpreter.interpreter_builder
         scope = interpreter._patch_lang(types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+        # Triton 3.6 converts an array of one element, which numpy 2.4 no longer allows.
+        scope.set_attr(tl.core.tensor, "__index__", lambda tensor: int(tensor.handle.data.reshape(-1)[0]))
         methods, refuse = self._methods(interpreter)
         raw8 = (tl.float8e5, tl.float8e4nv, tl.float8e4b8, tl.float8e5b16, tl.float8e4b15)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from msda_core.machine.errors import Unsupported
 
-__all__ = ["Layout", "MemoryOp", "Place", "memory_ops", "parse_layout"]
+__all__ = ["Layout", "MemoryOp", "Place", "condense", "memory_ops", "parse_layout"]
 
 _SIZES = {
     "i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8,
@@ -61,6 +61,7 @@ class MemoryOp:
         shape: of the tile, () for a scalar; itemsize: bytes of an element; encoding: the layout's text, "" if scalar.
         depth: how many loops it is in.
         layout: see `Layout`; None for a scalar.
+        used: whether anything reads the result.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class MemoryOp:
     encoding: str
     depth: int
     layout: Layout | None
+    used: bool
 
 
 # --- Layouts ----------------------------------------------------------------------------------------------------------
@@ -187,6 +189,7 @@ _KINDS = {
     "tt.atomic_cas": "atomic",
     "ttg.async_copy_global_to_local": "async",
 }
+_ACCESS = re.compile(r"(?:^|= )(tt\.load|tt\.store|tt\.atomic_rmw|tt\.atomic_cas|ttg\.async_copy_global_to_local)\b")
 _REFUSED = re.compile(
     r"\b(tt\.descriptor_\w+|tt\.experimental_descriptor_\w+|ttng\.async_tma\w*|ttng\.tma_\w+|tt\.atomic_(?:load|store|poll))"
 )
@@ -214,9 +217,7 @@ def memory_ops(ttgir: str) -> list[MemoryOp]:
                 f"{refused[1]} moves a tile through the copy engine, whose traffic is not counted in requests of warps. "
                 "Use pointers and masks to have it counted."
             )
-        match = re.search(
-            r"(?:^|= )(tt\.load|tt\.store|tt\.atomic_rmw|tt\.atomic_cas|ttg\.async_copy_global_to_local)\b", text
-        )
+        match = _ACCESS.search(text)
         if match is None:
             continue
         op = "cas" if match[1] == "tt.atomic_cas" else ""
@@ -234,9 +235,48 @@ def memory_ops(ttgir: str) -> list[MemoryOp]:
                 encoding,
                 regions.count("loop"),
                 layout(encoding, shape) if shape else None,
+                _used(text, ttgir),
             )
         )
     return found
+
+
+def _used(text: str, ttgir: str) -> bool:
+    """Whether the value that an operation defines is mentioned anywhere else."""
+    name = re.match(r"(%[\w$.-]+) = ", text)
+    return name is not None and len(re.findall(re.escape(name[1]) + r"(?![\w$.-])", ttgir)) > 1
+
+
+def condense(ttgir: str) -> str:
+    """Only what `memory_ops` reads: layouts, accesses, regions, and the locations they refer to, without folders."""
+    definitions = dict(re.findall(r"^(#loc\d*) = (loc\(.*\))$", ttgir, re.M))
+    kept, wanted = [], []
+    for raw in ttgir.splitlines():
+        text = raw.strip()
+        head = text.split(" loc(")[0].rstrip()
+        access = _ACCESS.search(text) or _REFUSED.search(text)
+        if re.match(r"#\w+ = #tt", text) or access or text.startswith("}") or head.endswith("{"):
+            loc = re.search(r"loc\((#loc\d*)\)$", text)
+            if access and loc:
+                wanted.append(loc[1])
+            elif not access and not text.startswith("#"):
+                text = (
+                    re.sub(r"^[^#]*\b(scf\.\w+)\b.*", r"\1", head.removesuffix("{"))
+                    if not text.startswith("}")
+                    else "}"
+                )
+                text = text if text == "}" else (text if text.startswith("scf") else "region") + " {"
+            kept.append(text)
+            if access and _used(text, ttgir):
+                kept.append("use " + text.split(" = ")[0])
+    seen: set[str] = set()
+    while wanted:
+        name = wanted.pop()
+        if name not in seen and name in definitions:
+            seen.add(name)
+            kept.append(f"{name} = {definitions[name]}")
+            wanted += re.findall(r"#loc\d*", definitions[name])
+    return re.sub(r'"[^"\n]*/([^"/\n]+)":', r'"\1":', "\n".join(kept)) + "\n"
 
 
 def _pointer_type(text: str) -> tuple[tuple[int, ...], str, str]:

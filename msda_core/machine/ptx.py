@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-__all__ = ["Instruction", "instructions"]
+__all__ = ["Instruction", "condense", "instructions"]
 
 _BITS = {"f16x2": 32, "bf16x2": 32, "e4m3x2": 16, "e5m2x2": 16, "pred": 1}
 _ACCESS = re.compile(r"^(?:@!?%?\w+\s+)?((?:ld|ldu|st|red|atom|cp)\.[\w.:]+)\s+(.*)")
@@ -81,3 +81,18 @@ def instructions(ptx: str) -> list[Instruction]:
         kind = {"ld": "load", "ldu": "load", "st": "store"}.get(parts[0], "atomic")
         found.append(Instruction(match[1], kind, width(match[1]), file, line, column, inlined, text))
     return found
+
+
+def condense(ptx: str) -> str:
+    """Only what `instructions` reads: accesses to global memory, and the `.loc` before each."""
+    kept, loc = [], ""
+    for raw in ptx.splitlines():
+        text = raw.strip()
+        if text.startswith(".loc"):
+            loc = " ".join(text.split("//")[0].split())
+        elif _ACCESS.match(text) and (text.startswith("cp") or ".global" in text):
+            if loc:
+                kept.append(loc)
+                loc = ""
+            kept.append(text)
+    return "\n".join(kept) + "\n"

@@ -59,6 +59,7 @@ class SiteTraffic(Traffic):
         kind, lineno, text: where; site: the trace's.
         instruction: the PTX instruction, "" where the compiler removed the access.
         width: bytes that one thread moves with it.
+        returning: an atomic whose old value somebody uses.
         executions: how often programs ran it.
         worst: atomics: lanes of one request that meet at one address, at most.
     """
@@ -69,6 +70,7 @@ class SiteTraffic(Traffic):
     site: Site | None = None
     instruction: str = ""
     width: int = 0
+    returning: bool = False
     executions: int = 0
     worst: int = 0
 
@@ -219,47 +221,81 @@ class _Bound:
 def _with_instructions(lowering: Lowering) -> list[_Bound]:
     """Pair the operations of the TTGIR with PTX instructions.
 
-    By line and column first. What the compiler moved carries another line: those pair up in order.
+    By line and column where the bytes then add up for every operation of a kind. Triton 3.9 writes the line of a
+    neighbour above some instructions; then by order, if the bytes add up that way.
     """
-    ops, pool = lowering.operations, defaultdict(list)
-    for i in lowering.instructions:
-        pool[i.kind].append(i)
-    bound: list[_Bound] = [None] * len(ops)
-    groups = defaultdict(list)
+    ops = lowering.operations
+    paired: list[Instruction | None] = [None] * len(ops)
+    for kind in {op.kind for op in ops}:
+        mine = [i for i, op in enumerate(ops) if op.kind == kind]
+        pool = [i for i in lowering.instructions if i.kind == kind]
+        some = [ops[i] for i in mine]
+        placed, complete = _by_place(some, pool)
+        found = placed if complete else _in_order(some, pool) or placed
+        for i, instruction in zip(mine, found):
+            paired[i] = instruction
+    return [_Bound(op, i) for op, i in zip(ops, paired)]
+
+
+def _per_thread(op: MemoryOp) -> int:
+    """Bytes one thread moves in an operation."""
+    return (op.layout.registers if op.layout else 1) * op.itemsize
+
+
+def _in_order(ops: list[MemoryOp], pool: list[Instruction]) -> list[Instruction] | None:
+    """Deal instructions out in order, to each operation as many as it needs; None if that does not come out even."""
+    found, cursor = [], 0
+    for op in ops:
+        need, first = _per_thread(op), cursor
+        while need > 0 and cursor < len(pool) and pool[cursor].bytes == pool[first].bytes:
+            need -= pool[cursor].bytes
+            cursor += 1
+        if need or cursor == first:
+            return None
+        found.append(pool[first])
+    return found if cursor == len(pool) else None
+
+
+def _by_place(ops: list[MemoryOp], pool: list[Instruction]) -> tuple[list[Instruction | None], bool]:
+    """Instructions by line and column; what has none of its own takes from what nobody claimed.
+
+    Returns:
+        (an instruction or None per operation, whether the bytes add up everywhere)
+    """
+    found: list[Instruction | None] = [None] * len(ops)
+    groups: dict[tuple, list[int]] = defaultdict(list)
     for index, op in enumerate(ops):
-        place = op.places[-1] if op.places else None
-        groups[(op.kind, place.line if place else 0, place.column if place else 0)].append(index)
+        groups[(op.places[-1].line, op.places[-1].column) if op.places else ()].append(index)
     claimed: set[int] = set()
+    complete = True
     late = []
-    for (kind, line, column), members in groups.items():
-        here = [i for i in pool[kind] if (i.line, i.column) == (line, column)]
+    for place, members in groups.items():
+        here = [i for i in pool if (i.line, i.column) == place]
         if not here:
             late.extend(members)
             continue
         claimed.update(map(id, here))
+        moved, needed = sum(i.bytes for i in here), sum(_per_thread(ops[m]) for m in members)
+        uniform = len({i.bytes for i in here}) == 1
+        complete &= moved == needed or (uniform and moved % needed == 0)  # a multiple: LLVM unrolled the loop
         cursor = 0
-        widths = {i.bytes for i in here}
         for index in members:
-            bound[index] = _Bound(ops[index], here[min(cursor, len(here) - 1)])
-            if len(widths) > 1:  # calls of one helper that lowered differently: walk through their instructions
-                need = (ops[index].layout.registers if ops[index].layout else 1) * ops[index].itemsize
-                while need > 0 and cursor < len(here):
-                    need -= here[cursor].bytes
-                    cursor += 1
+            found[index] = here[min(cursor, len(here) - 1)]
+            need = _per_thread(ops[index])
+            while not uniform and need > 0 and cursor < len(here):  # one helper, called in ways that lowered apart
+                need -= here[cursor].bytes
+                cursor += 1
     for index in sorted(late):
-        op = ops[index]
-        need = (op.layout.registers if op.layout else 1) * op.itemsize
-        spare = [i for i in pool[op.kind] if id(i) not in claimed and i.bytes <= max(need, op.itemsize)]
-        if not spare:
-            bound[index] = _Bound(op, None)
-            continue
-        bound[index] = _Bound(op, spare[0])
+        need = _per_thread(ops[index])
+        spare = [i for i in pool if id(i) not in claimed and i.bytes <= need]
         for i in spare:
             if need <= 0 or i.bytes != spare[0].bytes:
                 break
             claimed.add(id(i))
             need -= i.bytes
-    return bound
+        same_line = [i for i in pool if ops[index].places and i.line == ops[index].places[-1].line]
+        found[index] = (spare or same_line or [None])[0]
+    return found, complete and not late and len(claimed) == len(pool)
 
 
 def _families(bound: list[_Bound]) -> list[list[_Bound]]:
@@ -440,6 +476,7 @@ def count(trace: Trace, lowering: Lowering) -> Report:
             eliminated.append(site)
             continue
         row.instruction, row.width = ops[0].instruction.mnemonic, ops[0].width
+        row.returning = site.kind == "atomic" and any(b.op.used for b in ops)
         kept: list[Event] = []
         for bound, own in _executed(events, ops):
             kept.extend(own)

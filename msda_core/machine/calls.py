@@ -1,0 +1,114 @@
+"""Counters of a function that launches kernels, and the lanes of a single request.
+
+`profile` counts one launch whose grid and constants the caller writes down. A launcher chooses those itself:
+
+    reports = machine.profile_calls(lambda: msda_forward(value, shapes, starts, locations, weights))
+    reports[0].sectors
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from msda_core.machine.emulate import Emulation, bind
+from msda_core.machine.guard import guard
+from msda_core.machine.lower import lower_launch
+from msda_core.machine.trace import Recorder
+from msda_core.machine.traffic import (
+    SECTOR,
+    Report,
+    SiteTraffic,
+    _executed,
+    _match,
+    _requests,
+    _with_instructions,
+    count,
+)
+
+__all__ = ["Request", "profile_calls", "worst_request"]
+
+
+class _Counting(guard):
+    """A guard that also counts every launch."""
+
+    def __init__(self, target):
+        super().__init__()
+        self._target = target
+        self.reports: list[Report] = []
+
+    def _run(self, kernel, args, kwargs):
+        kwargs = dict(kwargs)
+        grid, warmup = kwargs.pop("grid", None), kwargs.pop("warmup", False)
+        launch = bind(kernel, grid, args, kwargs)
+        if warmup or not launch.programs:
+            return None
+        lowering = lower_launch(launch, self._target)
+        emulation = Emulation(launch)
+        recorder = emulation.observer = Recorder(emulation)
+        emulation.run()
+        self.reports.append(count(recorder.finish(), lowering))
+        return None
+
+
+def profile_calls(run: Callable[[], Any], target="sm_90") -> list[Report]:
+    """What a profiler would count for every kernel that run() launches, in order.
+
+    Args:
+        run: launches kernels on host tensors.
+        target: compute capability to lower for, as in `profile`.
+
+    Raises:
+        MachineError: whatever is wrong with a kernel, in the emulation or in the compiler.
+    """
+    with _Counting(target) as counting:
+        run()
+    return counting.reports
+
+
+class Request(NamedTuple):
+    """One instruction of one warp.
+
+    Attributes:
+        addresses: (32,) bytes, counted from the first of the tensor's memory that the request touches, rounded down to
+            a sector; -1 for a lane that is masked off.
+        width: bytes each lane moves; sectors: how many the request costs; tensor: the argument's name.
+    """
+
+    addresses: np.ndarray
+    width: int
+    sectors: int
+    tensor: str | None
+
+    @property
+    def useful(self) -> int:
+        """Distinct bytes that the lanes ask for."""
+        starts = np.unique(self.addresses[self.addresses >= 0])
+        return int(np.minimum(np.diff(starts, append=starts[-1:] + self.width), self.width).sum())
+
+
+def worst_request(report: Report, site: SiteTraffic) -> Request | None:
+    """The request of one operation that uses least of what it fetches; the first of those. None if there was none.
+
+    Args:
+        report: of `profile` or `profile_calls`.
+        site: one of its `sites`.
+    """
+    matched = _match(report.trace.sites, _with_instructions(report.lowering))
+    ops = [b for b in matched.get(site.site, ()) if b.instruction is not None]
+    events = [e for e in report.trace.events if e.site is site.site]
+    worst, least = None, 2.0
+    for bound, own in _executed(events, ops) if ops and events else ():
+        itemsize = own[0].itemsize
+        width = max(itemsize, min(bound.width, (bound.op.layout.registers if bound.op.layout else 1) * itemsize))
+        addresses, active = _requests(bound, own, report.num_warps)
+        for lanes, on in zip(addresses, active):
+            first = lanes[on].min() // SECTOR * SECTOR
+            ends = np.concatenate([lanes[on] // SECTOR, (lanes[on] + width - 1) // SECTOR])
+            where = np.full(32, -1, np.int64)
+            where[: len(lanes)] = np.where(on, lanes - first, -1)
+            request = Request(where, width, len(np.unique(ends)), own[0].tensor)
+            share = request.useful / (request.sectors * SECTOR)
+            if share < least:
+                worst, least = request, share
+    return worst

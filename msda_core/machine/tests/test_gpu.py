@@ -1,0 +1,55 @@
+"""Where kernels are normally compiled: the machine must work beside them, and agree with what really runs."""
+
+import pytest
+import torch
+
+from msda_core import machine
+from msda_core.device import load_triton
+from msda_core.machine import probes
+from msda_core.machine.calibrate import capture
+from msda_core.machine.lower import lower_launch
+
+triton = load_triton()
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.skipif(triton.knobs.runtime.interpret, reason="needs Triton outside interpreter mode"),
+]
+CASES = {case.name: case for case in probes.CASES}
+
+
+def test_a_guarded_launch_on_the_gpu_writes_the_gpus_tensors():
+    x, y = torch.randn(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    with machine.guard():
+        probes.probe_copy[(8,)](x, y, 1000, BLOCK=128)
+    assert torch.equal(x, y)
+    with machine.guard(), pytest.raises(machine.OutOfBounds):
+        probes.probe_stride[(1,)](x, y, 1000, BLOCK=128)
+    real = torch.zeros_like(y)
+    probes.probe_copy[(8,)](x, real, 1000, BLOCK=128)  # and compiling still works afterwards
+    assert torch.equal(x, real)
+
+
+@pytest.mark.parametrize("name", ["copy_f16_ragged", "helper", "row_sum", "gather_rows_f16", "add_rows_bf16"])
+def test_the_lowering_is_what_the_gpu_runs(name):
+    _, launch, compiled = capture(CASES[name], "cuda")
+    capability = torch.cuda.get_device_capability()
+    lowering = lower_launch(launch, capability)
+    real = machine.Lowering(
+        "", 0, compiled.metadata.num_warps, "", compiled.asm["ttgir"], compiled.asm["ptx"], compiled.metadata.shared
+    )
+    assert [(i.mnemonic, i.line) for i in lowering.instructions] == [(i.mnemonic, i.line) for i in real.instructions]
+    assert [o.encoding for o in lowering.operations] == [o.encoding for o in real.operations]
+    assert (lowering.registers, lowering.spills > 0) == (compiled.n_regs, compiled.n_spills > 0)
+
+
+@pytest.mark.parametrize("name", ["row_sum", "gather_rows_f16", "histogram", "add_rows_bf16"])
+def test_the_emulation_computes_what_the_gpu_computes(name):
+    emulated = {k: v.cuda() for k, v in CASES[name].inputs().items()}
+    with machine.guard(undefined=False):
+        CASES[name].run(emulated)
+    real, _, _ = capture(CASES[name], "cuda")
+    for key, value in real.items():
+        tolerance = 0.05 if value.dtype == torch.bfloat16 else 1e-4  # sums in another order
+        assert torch.allclose(emulated[key].double(), value.double(), rtol=tolerance, atol=tolerance), key
