@@ -7,6 +7,7 @@
     python -m checks 1 --timing          how long a verdict takes: median of several runs, on the solutions
     python -m checks doctor              is this installation sound?
     python -m checks reset 1 [to_pixels] put a stub back; your file is copied first
+    python -m checks class DIR --csv OUT grade a folder of submissions, each in a limited process
 
 Exit status: 0 if nothing asked for is failed, crashed or to do; 1 if something is; 2 if the question was wrong.
 """
@@ -17,7 +18,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from checks import notebook
+from checks import classroom, notebook
 from checks.carry import Found, load_answers, solution_module
 from checks.exercise import LABS, lab_exercises
 from checks.grade import grade
@@ -28,7 +29,7 @@ TIMING_RUNS = 5
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    commands = {"doctor": _doctor, "reset": _reset}
+    commands = {"doctor": _doctor, "reset": _reset, "class": classroom.main}
     try:
         if arguments and arguments[0] in commands:
             return commands[arguments[0]](arguments[1:])
@@ -39,7 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _grade(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m checks", description="Grade labs. Other commands: doctor, reset.")
+    parser = argparse.ArgumentParser(
+        prog="python -m checks", description="Grade labs. Other commands: doctor, reset, class."
+    )
     parser.add_argument("labs", nargs="*", metavar="LAB", help="lab numbers; all of them if none is given")
     parser.add_argument("--json", action="store_true", help="print JSON, version 1")
     parser.add_argument("--file", type=Path, help="grade this file instead of the lab's notebook")
@@ -83,7 +86,9 @@ def grade_lab(lab: str, file: Path | None = None, solutions: bool = False, seed:
 def _lab(word: str) -> str:
     lab = word.zfill(2)
     if lab not in LABS:
-        raise ValueError(f"there is no lab {word!r}. Labs are 1 to {len(LABS)}; other commands are doctor and reset.")
+        raise ValueError(
+            f"there is no lab {word!r}. Labs are 1 to {len(LABS)}; other commands are doctor, reset and class."
+        )
     return lab
 
 
