@@ -48,8 +48,12 @@ def load_answers(lab: str, path: Path | None = None) -> dict[str, Found]:
     names = [exercise.function for exercise in lab_exercises(lab)]
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        return dict.fromkeys(names, Found(reason=f"{path.name} cannot be read: {error}."))
+    except FileNotFoundError:
+        return dict.fromkeys(names, Found(reason=f"there is no file {path.name}."))
+    except OSError as error:
+        return dict.fromkeys(names, Found(reason=f"{path.name} cannot be read: {error.strerror}."))
+    except UnicodeDecodeError:
+        return dict.fromkeys(names, Found(reason=f"{path.name} cannot be read: it is no text in UTF-8."))
     try:
         code = compile(text, str(path), "exec")
     except SyntaxError as error:
