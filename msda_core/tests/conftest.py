@@ -1,0 +1,86 @@
+"""GPU tests skip themselves where there is no GPU, interpreter tests where there is one, and both are counted."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from msda_core import device as active
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("gpu") and active.ACTIVE.type != "cuda":
+            item.add_marker(pytest.mark.skip(reason="not run: needs a CUDA GPU"))
+
+
+def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get("skipped", [])
+    gpu = sum("not run: needs a CUDA GPU" in str(report.longrepr) for report in skipped)
+    if gpu:
+        terminalreporter.write_line(f"msda_core: {gpu} GPU tests not run (no CUDA GPU here)")
+
+
+@pytest.fixture
+def interpreter():
+    if not active.INTERPRETED:
+        pytest.skip("not run: needs Triton's interpreter (MSDA_DEVICE=cpu)")
+
+
+class Call(NamedTuple):
+    """The operator's five tensors, and a gradient for its output."""
+
+    value: torch.Tensor
+    shapes: torch.Tensor
+    starts: torch.Tensor
+    loc: torch.Tensor
+    attn: torch.Tensor
+    grad_out: torch.Tensor
+
+    @property
+    def inputs(self):
+        return self[:5]
+
+
+def _make_call(
+    B=1, Q=3, M=2, D=8, K=2, levels=((4, 6), (3, 2)), dtype=torch.float32, loc_dtype=None, gap=0, seed=0, device=None,
+    table=torch.int64,
+) -> Call:  # fmt: skip
+    """Locations from left of the image to right of it; `gap` pixels of NaN between the levels, which nobody may read."""
+    g = torch.Generator().manual_seed(seed)
+    L, starts, S = len(levels), [], 0
+    for h, w in levels:
+        starts.append(S + gap)
+        S += gap + h * w
+    value = torch.full((B, S, M, D), torch.nan)
+    for (h, w), start in zip(levels, starts):
+        value[:, start : start + h * w] = torch.randn(B, h * w, M, D, generator=g)
+    loc = torch.rand(B, Q, M, L, K, 2, generator=g) * 1.4 - 0.2
+    attn = torch.rand(B, Q, M, L * K, generator=g).softmax(-1).view(B, Q, M, L, K)
+    grad_out = torch.randn(B, Q, M * D, generator=g)
+    device = device or active.ACTIVE
+    return Call(
+        value.to(device, dtype), torch.tensor(levels, dtype=table, device=device),
+        torch.tensor(starts, dtype=table, device=device), loc.to(device, loc_dtype or dtype),
+        attn.to(device, loc_dtype or dtype), grad_out.to(device, dtype),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def make_call():
+    return _make_call
+
+
+#: Relative error (Frobenius) that rounding explains: float32 sums, and one rounding to the output's dtype.
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+@pytest.fixture
+def assert_close():
+    def check(actual, exact, tolerance=None, what="output"):
+        assert actual.shape == exact.shape, f"{what}: {tuple(actual.shape)} instead of {tuple(exact.shape)}"
+        error = (actual.double() - exact.to(actual.device)).norm() / exact.norm().clamp_min(1e-30)
+        bound = tolerance or TOLERANCE[actual.dtype]
+        assert error <= bound, f"{what}: relative error {error:.2e}, allowed {bound:.0e}"  # NaN is never <=
+
+    return check
