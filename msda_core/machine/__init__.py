@@ -17,7 +17,7 @@ from msda_core.machine.errors import (
 from msda_core.machine.guard import guard, protect
 from msda_core.machine.lower import TARGETS, Lowering, lower, warm
 from msda_core.machine.trace import Event, Site, Trace, trace
-from msda_core.machine.traffic import Report, Traffic, count, profile
+from msda_core.machine.traffic import Report, Request, Traffic, count, issued, profile
 
 __all__ = [
     "BFloat16Arithmetic",
@@ -33,6 +33,7 @@ __all__ = [
     "PythonGlobal",
     "Recursion",
     "Report",
+    "Request",
     "Site",
     "TARGETS",
     "Trace",
@@ -41,6 +42,7 @@ __all__ = [
     "Unsupported",
     "count",
     "guard",
+    "issued",
     "lower",
     "profile",
     "protect",

@@ -12,8 +12,9 @@ touch. The finer rules, each confirmed by hardware counters (`data/`):
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from msda_core.machine.lower import Lowering, lower_launch
 from msda_core.machine.ptx import Instruction
 from msda_core.machine.trace import Event, Recorder, Site, Trace
 
-__all__ = ["LineTraffic", "Report", "SiteTraffic", "Traffic", "count", "profile"]
+__all__ = ["LineTraffic", "Report", "Request", "SiteTraffic", "Traffic", "count", "issued", "profile"]
 
 SECTOR = 32
 LINE = 128
@@ -514,6 +515,32 @@ def count(trace: Trace, lowering: Lowering) -> Report:
         lowering=lowering,
         trace=trace,
     )
+
+
+class Request(NamedTuple):
+    """One instruction of one warp: where each active lane's access begins, and how many bytes a lane moves."""
+
+    site: Site
+    addresses: list[int]
+    width: int
+
+
+def issued(trace: Trace, lowering: Lowering, kind: str = "load") -> Iterator[Request]:
+    """Every request that `count` counts, one by one, place after place: for whoever wants to count for themselves.
+
+    Args:
+        kind: "load", "store" or "atomic".
+    """
+    matched = _match(trace.sites, _with_instructions(lowering))
+    for site in (s for s in trace.sites if s.kind == kind):
+        ops = [b for b in matched.get(site, ()) if b.instruction is not None]
+        for bound, own in _executed([e for e in trace.events if e.site is site], ops) if ops else ():
+            for shaped in _by_shape(own):
+                itemsize = shaped[0].itemsize
+                registers = bound.op.layout.registers if bound.op.layout else 1
+                width = itemsize * max(1, min(bound.width // itemsize, registers))
+                for addresses, active in zip(*_requests(bound, shaped, lowering.num_warps)):
+                    yield Request(site, addresses[active].tolist(), width)
 
 
 def _by_shape(events: list[Event]) -> list[list[Event]]:
