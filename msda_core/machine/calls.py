@@ -2,7 +2,7 @@
 
 `profile` counts one launch whose grid and constants the caller writes down. A launcher chooses those itself:
 
-    reports = machine.profile_calls(lambda: msda_forward(value, shapes, starts, locations, weights))
+    reports = profile_calls(lambda: msda_forward(value, shapes, starts, locations, weights))
     reports[0].sectors
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from msda_core.machine.emulate import Emulation, bind
 from msda_core.machine.guard import guard
 from msda_core.machine.lower import lower_launch
-from msda_core.machine.trace import Recorder
+from msda_core.machine.trace import Recorder, Trace
 from msda_core.machine.traffic import (
     SECTOR,
     Report,
@@ -26,16 +26,15 @@ from msda_core.machine.traffic import (
     count,
 )
 
-__all__ = ["Request", "profile_calls", "worst_request"]
+__all__ = ["Request", "profile_calls", "trace_calls", "worst_request"]
 
 
-class _Counting(guard):
-    """A guard that also counts every launch."""
+class _Tracing(guard):
+    """A guard that also records every launch."""
 
-    def __init__(self, target):
+    def __init__(self):
         super().__init__()
-        self._target = target
-        self.reports: list[Report] = []
+        self.traces: list[Trace] = []
 
     def _run(self, kernel, args, kwargs):
         kwargs = dict(kwargs)
@@ -43,12 +42,18 @@ class _Counting(guard):
         launch = bind(kernel, grid, args, kwargs)
         if warmup or not launch.programs:
             return None
-        lowering = lower_launch(launch, self._target)
         emulation = Emulation(launch)
         recorder = emulation.observer = Recorder(emulation)
         emulation.run()
-        self.reports.append(count(recorder.finish(), lowering))
+        self.traces.append(recorder.finish())
         return None
+
+
+def trace_calls(run: Callable[[], Any]) -> list[Trace]:
+    """Every kernel that run() launches on host tensors, recorded, in order. Raises as `trace` does."""
+    with _Tracing() as tracing:
+        run()
+    return tracing.traces
 
 
 def profile_calls(run: Callable[[], Any], target="sm_90") -> list[Report]:
@@ -61,9 +66,7 @@ def profile_calls(run: Callable[[], Any], target="sm_90") -> list[Report]:
     Raises:
         MachineError: whatever is wrong with a kernel, in the emulation or in the compiler.
     """
-    with _Counting(target) as counting:
-        run()
-    return counting.reports
+    return [count(trace, lower_launch(trace.launch, target)) for trace in trace_calls(run)]
 
 
 class Request(NamedTuple):

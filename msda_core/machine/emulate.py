@@ -393,6 +393,28 @@ def float32_to_bits(x: np.ndarray) -> np.ndarray:
     return np.where(nan, ((raw >> 16) | 0x40).astype(np.uint16), rounded)
 
 
+# --- Casts to integers ------------------------------------------------------------------------------------------------
+
+
+def to_integer(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Floats as integers the way a GPU casts them: towards zero, NaN to 0, what does not fit to the nearest that does.
+
+    A CPU gives the least integer for all three, which no pixel has; on a GPU a NaN becomes pixel 0, which exists.
+
+    Source: PTX ISA, `cvt`; NaN is the least integer where a side of the cast has 64 bits.
+    """
+    x, dtype = np.asarray(x), np.dtype(dtype)
+    if dtype.kind not in "iu" or dtype.itemsize < 4:
+        return x.astype(dtype)
+    info, nan = np.iinfo(dtype), np.isnan(x)
+    high, low = x >= float(info.max), x <= float(info.min)
+    whole = np.where(nan | high | low, 0, x).astype(dtype)
+    whole[high], whole[low] = info.max, info.min
+    if max(x.itemsize, dtype.itemsize) == 8:
+        whole[nan] = info.min if dtype.kind == "i" else 2**63
+    return whole
+
+
 # --- The executor -----------------------------------------------------------------------------------------------------
 
 
@@ -700,7 +722,9 @@ class Emulation:
                     return Handle(float32_to_bits(wide.astype(np.float32)), target)
                 if target in raw8:
                     return stock.create_fp_to_fp(builder, Handle(wide, tl.float32), dst_type, _rtne(interpreter))
-                return Handle(wide.astype(np_type(target)), target)
+                return Handle(to_integer(wide, np_type(target)), target)
+            if source.is_floating() and target.is_int() and source not in raw8:
+                return Handle(to_integer(src.data, np_type(target)), target)
             return stock.cast_impl(builder, src, dst_type)
 
         def fp_to_fp(src, dst_type, rounding):
