@@ -109,6 +109,7 @@ class _Run:
         self.answer = answer if self.watched else answer.answer
         self.printed = ""
         self.outcomes: list[tuple[Callable, int, Outcome]] = []  # in order, for recognising mistakes
+        self._failing: list[tuple[Callable, int, Outcome]] = []  # those that did not hold
         self._launches: list = []
         self._compilation: kernels.Compilation | None = None
         self._bar = _Bar(exercise.name, len(exercise.cases) + len(exercise.properties)) if progress else None
@@ -119,6 +120,8 @@ class _Run:
             for item in (*exercise.cases, *exercise.properties):
                 check = self._property(item) if hasattr(item, "check") else self._case(item)
                 checks.append(check)
+                if check.status in ("fail", "crash"):
+                    self._failing.append(self.outcomes[-1])
                 if self._bar:
                     self._bar.step()
                 if check.status == "todo":
@@ -255,17 +258,17 @@ class _Run:
         """The known mistake that behaves as this answer did in every check that ran, and not as the reference does.
 
         First to the element at which a kernel was stopped, then to the tensor; and if no mistake explains everything,
-        one that explains the failing check is still the best lead.
+        one that explains a failing check is still the best lead. What tells mistakes apart soonest is tried first:
+        cases before properties, which may compile; failing ones before the others.
         """
-        wrong = [
-            (item, seed, o)
-            for item, seed, o in self.outcomes
-            if o.timeout is None and not o.reached and not o.forbidden
-        ]
-        if not wrong:
+        usable = lambda o: o.timeout is None and not o.reached and not o.forbidden  # noqa: E731
+        failing = [one for one in self._failing if usable(one[2])]
+        if not failing:
             return None
+        rest = [one for one in self.outcomes if usable(one[2]) and not any(one is other for other in failing)]
+        everything = sorted(failing + rest, key=lambda one: hasattr(one[0], "check"))
         behaviour: dict[tuple[int, int], Outcome] = {}  # (mistake, check) → what came of it
-        for picked in (wrong[::-1], wrong[-1:]):
+        for picked in (everything, failing[-1:]):
             for exactly in (True, False):
                 for mistake in self.exercise.mistakes:
                     if all(self._behaves(behaviour, mistake, exactly, *one) for one in picked):
