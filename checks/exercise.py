@@ -98,11 +98,13 @@ class Property:
         name: the check's name, an identifier.
         title: what must hold, in the learner's words.
         check: called as check(answer, draw); returns nothing or a note for the learner; raises `Failed` or `NotRun`.
+        prepare: called first, where the reference may be used, which no answer may; its result is check's third argument.
     """
 
     name: str
     title: str
-    check: Callable[[Any, Draw], str | None]
+    check: Callable[..., str | None]
+    prepare: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,6 @@ class Exercise:
     stretch: bool = False
     score: Callable[[Any], str] | None = None
     picture: Callable[[tuple, Any, Any], Any] | None = None
-    board: Callable[[Any], Any] | None = None
 
     @property
     def lab(self) -> str:
@@ -164,7 +165,6 @@ def exercise(name: str, **fields: Any) -> Exercise:
         stretch: an extra that does not count for the lab.
         score: score(answer) → an open-ended figure, shown once the exercise passes.
         picture: picture(args, yours, truth) draws a wrong result beside the right one, or gives None.
-        board: board(answer) → what `checks.board` shows of an answer that passes: it, among its rivals.
 
     Raises:
         ValueError: the name is taken, or hints are not three.

@@ -228,8 +228,9 @@ class _Run:
         verdict = lambda status, message="", picture=None: Check(  # noqa: E731
             item.name, item.title, status, message, self.seed, picture=picture
         )
+        prepared = () if item.prepare is None else (item.prepare(),)
         outcome = call(
-            lambda: item.check(self.answer, Draw(self.seed)),
+            lambda: item.check(self.answer, Draw(self.seed), *prepared),
             (),
             answer=self.answer,
             limit=self.exercise.limit,
@@ -293,8 +294,9 @@ class _Run:
     def _try(self, mistake: Mistake, item: Any, seed: int) -> Outcome:
         if not hasattr(item, "check"):
             return self._call(mistake.answer, item(Draw(seed)), False)
+        prepared = () if item.prepare is None else (item.prepare(),)
         return call(
-            lambda: item.check(mistake.answer, Draw(seed)),
+            lambda: item.check(mistake.answer, Draw(seed), *prepared),
             (),
             answer=mistake.answer,
             limit=self.exercise.limit,
