@@ -31,7 +31,7 @@ def add(x: torch.Tensor, y: torch.Tensor, BLOCK: int = 32) -> torch.Tensor:
 def copy2d_kernel(
     x_ptr, out_ptr, H, W, stride_xh, stride_xw, stride_oh, stride_ow, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr
 ):
-    """out[h, w] = x[h, w] for h below H and w below W. One program: a tile of BLOCK_H rows and BLOCK_W columns.
+    """out[h, w] = x[h, w] for h below H and w below W. One program: a tile (BLOCK_H, BLOCK_W).
 
     Program (i, j) owns the i-th tile downwards and the j-th to the right.
 
@@ -59,10 +59,10 @@ def copy2d(x: torch.Tensor, out: torch.Tensor, BLOCK_H: int = 4, BLOCK_W: int = 
 
 @triton.jit
 def gather_rows_kernel(table_ptr, index_ptr, out_ptr, N, D, stride_row, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr):
-    """out[n, d] = table[index[n], d] for n below N and d below D. One program: BLOCK_N rows of out, every column.
+    """out[n, d] = table[index[n], d] for n below N and d below D. One program: BLOCK_N rows.
 
     Args:
-        table_ptr: (R, D); its rows are stride_row elements apart, and may lie more than 2^31 elements away.
+        table_ptr: (R, D); rows are stride_row elements apart: the last may begin past 2^31.
         index_ptr: (N,), int32, each from 0 to R - 1.
         out_ptr: (N, D), its rows one after another.
         BLOCK_D: a power of two, at least D.
@@ -87,11 +87,11 @@ def gather_rows(table: torch.Tensor, index: torch.Tensor, BLOCK_N: int = 4) -> t
 
 @triton.jit
 def bilinear_kernel(image_ptr, loc_ptr, out_ptr, Q, H, W, D, BLOCK_Q: tl.constexpr, BLOCK_D: tl.constexpr):
-    """out[q] = the image between its pixels at location q; zero outside. One program: BLOCK_Q points, every channel.
+    """out[q] = the image read at location q; zero outside. One program: BLOCK_Q points.
 
     Args:
         image_ptr: (H, W, D), float32, contiguous.
-        loc_ptr: (Q, 2), float32, contiguous: each point's (x, y), from 0 at one edge of the image to 1 at the other.
+        loc_ptr: (Q, 2), float32, contiguous: (x, y), from 0 at one edge to 1 at the other.
         out_ptr: (Q, D), float32, contiguous.
         BLOCK_D: a power of two, at least D.
     """
@@ -129,7 +129,7 @@ def bilinear(image: torch.Tensor, locations: torch.Tensor, BLOCK_Q: int = 16) ->
 
 @triton.jit
 def row_sum_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
-    """out[r] = x[r, 0] + … + x[r, N - 1], added up in float32. One program: one row, BLOCK elements at a time.
+    """out[r] = x[r, 0] + … + x[r, N - 1], in float32. One program: a row, block by block.
 
     Args:
         x_ptr: (R, N), float32 or float16; its rows are stride_row elements apart.
@@ -154,10 +154,12 @@ def row_sum(x: torch.Tensor, BLOCK: int = 16) -> torch.Tensor:
 
 @triton.jit
 def softmax_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
-    """out[r, n] = exp(x[r, n]) / sum over n of exp(x[r, n]). One program: one row, BLOCK elements at a time.
+    """out[r, n] = exp(x[r, n]) / sum over n of exp(x[r, n]). One program: a row, block by block.
+
+    exp must not overflow, whatever x holds.
 
     Args:
-        x_ptr, out_ptr: (R, N), float32; rows are stride_row elements apart. exp must not overflow, whatever x holds.
+        x_ptr, out_ptr: (R, N), float32; rows are stride_row elements apart.
     """
     row = tl.program_id(0)
     x_ptr += row * stride_row

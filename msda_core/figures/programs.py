@@ -1,5 +1,6 @@
 """Figures about programs, lanes and what they touch (lab 04)."""
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -9,10 +10,11 @@ from torch import Tensor
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, RED, Picture, new_figure
 
 __all__ = [
-    "WARP",
     "gathered_rows",
     "lanes_over_matrix",
     "lanes_over_vector",
+    "listings",
+    "load_instructions",
     "load_widths",
     "row_walk",
     "side_by_side",
@@ -20,7 +22,6 @@ __all__ = [
     "turned",
 ]
 
-WARP = 32  # threads
 TINTS = ("#dfe9f5", "#f6e7cf")  # neighbouring programs' cells; their numbers say the same
 
 
@@ -246,7 +247,7 @@ def load_widths(blocks: Sequence[int], counts: Sequence[int], widths: Sequence[i
     Args:
         blocks: block sizes. counts: instructions for one `tl.load`; widths: bytes of each. chosen: the block looked at.
     """
-    figure, axes = new_figure(7.5, 3.2)
+    figure, axes = new_figure(10, 2.7)
     colours = {4: GREY, 8: GREEN, 16: BLUE}
     hatches = {4: "..", 8: "//", 16: None}
     bars = axes.bar(
@@ -265,6 +266,46 @@ def load_widths(blocks: Sequence[int], counts: Sequence[int], widths: Sequence[i
     )  # fmt: skip
     text = ", ".join(f"BLOCK {b}: {c} of {w} bytes" for b, c, w in zip(blocks, counts, widths))
     return Picture(figure, f"Load instructions of one thread for one block. {text}. Chosen: {chosen}.")
+
+
+def load_instructions(lowering) -> tuple[int, int]:
+    """What one `tl.load` of a lowered kernel costs a thread: instructions, and bytes of each (the average over its loads).
+
+    Args:
+        lowering: from `machine.lower`.
+    """
+    written = sum(operation.kind == "load" for operation in lowering.operations) or 1
+    loads = [one for one in lowering.instructions if one.kind == "load"]
+    moved = sum(one.bytes for one in loads)
+    return -(-len(loads) // written), moved // (len(loads) or 1)
+
+
+def listings(lowering) -> dict[str, str]:
+    """The stages of a lowered kernel below Python, each without what is not for human eyes.
+
+    Args:
+        lowering: from `machine.lower`.
+
+    Returns:
+        Stage → text: "TTGIR" with its layouts, the accesses to global memory in "PTX", and "SASS" up to its end.
+    """
+    body = []
+    for line in lowering.ttgir.splitlines():
+        line = re.sub(r"\s*loc\(.*\)| \{tt\.divisibility[^}]*\}", "", line)
+        if line.strip() and not line.startswith("#loc"):
+            body.append(line)
+    sass = []
+    for line in lowering.sass.splitlines():
+        instruction = re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?;)", line)
+        if instruction:
+            sass.append(instruction[1])
+            if instruction[1].startswith("EXIT"):
+                break
+    return {
+        "TTGIR: each block with its layout": "\n".join(body),
+        "PTX: what touches global memory": "\n".join(one.text for one in lowering.instructions),
+        f"SASS: all of it, for SM {lowering.target // 10}.{lowering.target % 10}": "\n".join(sass),
+    }
 
 
 def turned(size: int, zoom: float, angle: float, centre: tuple[float, float] = (0.47, 0.35)) -> Tensor:
