@@ -669,7 +669,7 @@ exercise(
         per_block_ragged,
         *map(_far_outside, ("output", "point", "block")),
     ],
-    axes=["request", "address"],
+    axes=["request", "lane"],
     mistakes=[
         Mistake(
             "when corners outside the image are read",
@@ -1024,13 +1024,13 @@ def _below_the_clock(answer, draw: Draw) -> str:
                 f"your floor for the decoder's call with {8 * itemsize}-bit numbers is {floor:.3g} µs, but {name} was "
                 f"measured at {measured} µs on that GPU. Nothing is faster than a floor: which bytes really have to come "
                 "from DRAM?",
-                ("above", round(floor, 3)),
+                ("above", f"{floor:.4g}"),
             )
         if not floor > measured / 10:
             raise Failed(
                 f"your floor for the decoder's call with {8 * itemsize}-bit numbers is {floor:.3g} µs, and the fastest "
                 f"measured {measured} µs. The call moves more bytes than that.",
-                ("low", round(floor, 3)),
+                ("low", f"{floor:.4g}"),
             )
     return ""
 
@@ -1132,27 +1132,32 @@ def _hit_rate(order, pixels):
     return _lru(stream, ORDER_ROWS) / len(stream)
 
 
+def _order(answer, centres) -> list[int]:
+    """The answer's order, if it is one."""
+    found, count = answer(centres), len(centres)
+    if not isinstance(found, (list, tuple)):
+        raise Failed(f"your function returned a {type(found).__name__}, expected a list of numbers.", "no list")
+    try:
+        numbers = [int(i) for i in found]
+    except (TypeError, ValueError):
+        raise Failed("your list holds something else than numbers of queries.", "no numbers") from None
+    if sorted(numbers) != list(range(count)):
+        there = len(set(numbers) & set(range(count)))
+        raise Failed(
+            f"of {count} queries, your order of {len(found)} has {there}. Each has to be computed once.",
+            "not each once",
+        )
+    return numbers
+
+
 def _each_once(answer, draw: Draw):
     for count in (0, 1, draw.integer(5, 40)):
-        centres, _ = _scene(draw, count)
-        found = answer(centres)
-        if not isinstance(found, (list, tuple)):
-            raise Failed(f"your function returned a {type(found).__name__}, expected a list of numbers.", "kind")
-        try:
-            numbers = sorted(int(i) for i in found)
-        except (TypeError, ValueError):
-            raise Failed("your list holds something else than numbers of queries.", "kind") from None
-        if numbers != list(range(count)):
-            raise Failed(
-                f"of {count} queries, your order has {len(set(numbers) & set(range(count)))}, in {len(found)} places. Each "
-                "has to be computed once.",
-                "not a permutation",
-            )
+        _order(answer, _scene(draw, count)[0])
 
 
 def _better_than_rows(answer, draw: Draw):
     centres, pixels = _scene(draw)
-    mine = _hit_rate(answer(centres), pixels)
+    mine = _hit_rate(_order(answer, centres), pixels)
     plain = {"row by row": _by_rows_of_the_image(centres), "from left to right": _by_x(centres)}
     for name, order in plain.items():
         rate = _hit_rate(order, pixels)
