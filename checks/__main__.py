@@ -18,7 +18,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from checks import classroom, notebook
+from checks import classroom, notebook, progress
 from checks.carry import Found, load_answers, solution_module
 from checks.exercise import LABS, lab_exercises
 from checks.grade import grade
@@ -80,6 +80,8 @@ def grade_lab(lab: str, file: Path | None = None, solutions: bool = False, seed:
             reports.append(Report(exercise, state, [check]))
         else:
             reports.append(grade(exercise.name, found.function, seed=seed))
+    if not solutions and file is None:
+        progress.record(reports, [answers[exercise.function].function for exercise in lab_exercises(lab)])
     return reports
 
 

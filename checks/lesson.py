@@ -6,6 +6,7 @@ from typing import Any
 
 import marimo as mo
 
+from checks import progress
 from checks.carry import solution_module
 from checks.exercise import LABS, find, lab_exercises
 from checks.grade import latest
@@ -135,6 +136,7 @@ def closing(lab: str, answers: Callable[[], Sequence[Any]]):
         f"{' (stretch)' if r.exercise.stretch else ''}</li>"
         for r in reports
     )
+    progress.record(reports, given)
     needed = [r for r in reports if not r.exercise.stretch]
     passed = sum(r.state == "pass" for r in needed)
     following = f"{int(lab) + 1:02d}"
@@ -148,5 +150,5 @@ def closing(lab: str, answers: Callable[[], Sequence[Any]]):
     return mo.Html(
         f'<section data-closing="{lab}" data-passed="{passed}" data-of="{len(needed)}" aria-label="What you passed in this lab">'
         f"<p><strong>{done}{passed} of {len(needed)} exercises passed in lab {lab}.</strong></p>"
-        f'<ul style="list-style:none;padding:0">{rows}</ul>{door}</section>'
+        f'<ul style="list-style:none;padding:0">{rows}</ul>{progress.strip(lab)}{door}</section>'
     )

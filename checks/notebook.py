@@ -17,7 +17,7 @@ from types import ModuleType
 
 from checks.exercise import LABS, lab_exercises
 
-__all__ = ["LABS_DIR", "answer_source", "backup", "notebook_path", "reset", "solve", "stub_source"]
+__all__ = ["LABS_DIR", "answer_source", "backup", "function_text", "notebook_path", "reset", "solve", "stub_source"]
 
 ROOT = Path(__file__).resolve().parent.parent
 LABS_DIR = ROOT / "labs"
@@ -104,6 +104,11 @@ def replace(text: str, name: str, source: str) -> str:
             blocks.insert(position, _Block(cell))
             return "".join(b.text for b in blocks)
     return text.rstrip("\n") + f"\n\n\n{cell}".rstrip("\n") + "\n"
+
+
+def function_text(text: str, function: str) -> str:
+    """The cell that defines a function, as it stands in a notebook's text; "" if there is none."""
+    return next((b.text for b in _blocks(text)[1:] if b.text.startswith("@app.function") and b.defines(function)), "")
 
 
 def reset(text: str, lab: str, solution: ModuleType, only: str | None = None) -> str:

@@ -189,7 +189,9 @@ def as_text(labs: dict[str, list[Report]]) -> str:
     """The terminal's table; the last line counts everything, what was not run included."""
     lines = []
     for lab, reports in labs.items():
-        lines.append(f"{lab} · {LABS[lab][1]}   [{device.describe()}]")
+        needed = [report for report in reports if not report.exercise.stretch]
+        share = f"{sum(report.state == 'pass' for report in needed)} of {len(needed)}"
+        lines.append(f"{lab} · {LABS[lab][1]} · {share}   [{device.describe()}]")
         lines += [report.text() for report in reports] or ["  no exercises yet"]
         lines.append("")
     totals = count(report for reports in labs.values() for report in reports)

@@ -1,0 +1,80 @@
+"""The course's words. `words_of` finds those that a lab uses, so a lab's list cannot go stale."""
+
+import re
+
+__all__ = ["GLOSSARY", "anchor", "words_of"]
+
+#: term → (definition, what to look for in a lab's text; the term itself if nothing else is given)
+_ENTRIES: dict[str, tuple[str, str]] = {
+    "accumulator": ("The variable a sum grows in. Its precision, not that of the summands, decides how much of the sum is lost.", r"accumulat"),
+    "acquire-release": ("A memory ordering: what was written before it is visible to whoever reads after it. The default of Triton's atomics, and more than adding gradients needs.", r"acquire"),
+    "align_corners": ("Whether -1 and 1 (or 0 and 1) are the centres of the outermost pixels (True) or the edges of the image (False). This operator: edges.", r"align_corners"),
+    "atomic operation": ("A read, change and write of memory that nothing can come between.", r"atomic"),
+    "attention weight": ("How much one sampled point counts in a query's sum. It is predicted from the query, not from comparing it with keys.", r"attention.weight"),
+    "autocast": ("PyTorch's automatic choice of a 16-bit type for some operations.", r"autocast"),
+    "backward pass": ("Computing the gradients of a loss with respect to inputs, from the gradient with respect to the output.", r"backward"),
+    "bandwidth": ("Bytes a second that a memory delivers. An H200's DRAM copies at about 4.3 TB/s.", r"bandwidth"),
+    "batch": ("B: several images handled in one call.", r"\bbatch"),
+    "bfloat16": ("A 16-bit float with float32's range and 8 bits of precision.", r"bfloat16|bf16"),
+    "bilinear interpolation": ("Reading between pixels as a weighted mean of the four around a point; the weights are areas.", r"bilinear"),
+    "block": ("In Triton: the elements one program handles at once. Also: the programs' share of a tensor.", r"\bblock"),
+    "cache": ("Small, fast memory that keeps recently used data: L1 in each multiprocessor, L2 for the whole chip.", r"\bcache|\bL1\b|\bL2\b"),
+    "coalescing": ("The lanes of a warp reading neighbouring addresses, so that few sectors serve them all.", r"coalesc"),
+    "compare-and-swap": ("An atomic that writes only if memory still holds what was read. A loop of it can build any atomic, slowly.", r"compare-and-swap|\bCAS\b"),
+    "compulsory traffic": ("The bytes that must move at least once: each touched sector, however well the caches work.", r"compulsory"),
+    "constexpr": ("A value known when a kernel is compiled; another value is another kernel.", r"constexpr"),
+    "contiguous": ("Lying in memory without gaps, last axis fastest.", r"contiguous"),
+    "CUDA graph": ("A recorded sequence of launches that is replayed without the host's cost for each.", r"CUDA.graph"),
+    "deformable attention": ("Attention in which each query reads a few points whose places are predicted from the query.", r"deformable attention"),
+    "dispatch": ("The host's work to start a kernel: checks, argument packing, the driver.", r"dispatch"),
+    "DRAM": ("A GPU's large, far memory.", r"\bDRAM\b"),
+    "gather": ("Reading from addresses that are themselves data.", r"\bgather"),
+    "gradcheck": ("Comparing an analytic gradient with finite differences, in float64.", r"gradcheck"),
+    "grid": ("How many programs a launch runs, in up to three directions.", r"\bgrid\b(?!_)"),
+    "half pixel": ("The 0.5 by which pixel centres and pixel edges differ.", r"half.pixel"),
+    "head": ("M: independent groups of channels with points and weights of their own.", r"\bhead"),
+    "interpreter": ("Triton's way to run kernels in Python, on a CPU.", r"interpreter"),
+    "kernel": ("A function that runs on the GPU, once for each program of a grid.", r"\bkernel"),
+    "kink": ("A point where a function has a slope on either side and none of its own: here, wherever a pixel coordinate is a whole number.", r"\bkink"),
+    "lane": ("One of the 32 threads of a warp.", r"\blanes?\b"),
+    "latency hiding": ("Having enough other work in flight that waiting for memory costs nothing.", r"latency"),
+    "launcher": ("The Python function that allocates the output and launches a kernel.", r"launcher"),
+    "layout": ("Which lane and register holds which element of a block.", r"\blayout"),
+    "level": ("One feature map of a pyramid; L of them.", r"\blevels?\b"),
+    "mask": ("Which elements of a block take part in an access.", r"\bmasks?\b|masked"),
+    "occupancy": ("How many warps a multiprocessor holds at once, of those it could. A proxy for latency hiding, not a goal.", r"occupancy"),
+    "paper GPU": ("This course's model of a GPU: it counts on a CPU what a profiler counts on silicon.", r"paper GPU"),
+    "pointer": ("A number that says where in memory something lies.", r"\bpointer"),
+    "program": ("In Triton: one run of the kernel's body, for one place in the grid.", r"\bprograms?\b"),
+    "PTX": ("NVIDIA's assembly for a virtual GPU; the driver turns it into SASS.", r"\bPTX\b"),
+    "pyramid": ("The same image at several resolutions.", r"pyramid"),
+    "query": ("Q: whoever asks; in a detector, an object candidate or a pixel.", r"\bquer(?:y|ies)\b"),
+    "race": ("Two programs touching one address, one of them writing, with nothing to order them.", r"\braces?\b|\bracy"),
+    "reduction": ("Many values becoming one; as an instruction (`red`), an atomic whose old value nobody wants.", r"reduction"),
+    "register": ("A thread's fastest storage. What does not fit spills to memory.", r"register"),
+    "relaxed": ("A memory ordering that promises atomicity and nothing about other addresses: enough for adding.", r"relaxed"),
+    "request": ("One memory instruction of one warp.", r"\brequests?\b"),
+    "roofline": ("The bound on speed by bandwidth and by arithmetic, whichever is lower, over operations per byte.", r"roofline"),
+    "sampling location": ("Where a point lies, as (x, y) from 0 to 1 across the image.", r"sampling.location"),
+    "SASS": ("The GPU's real machine code.", r"\bSASS\b"),
+    "sector": ("32 bytes, the unit in which memory is moved between the caches.", r"\bsectors?\b"),
+    "spill": ("A register's value parked in memory because there were too few registers.", r"\bspill"),
+    "stagnation": ("A sum that stops growing because what is added is less than half the spacing of its floats.", r"stagnat"),
+    "stride": ("How many elements to step in memory to move by one along an axis.", r"\bstrides?\b"),
+    "stub": ("An exercise before it is written.", r"\bstub\b"),
+    "tile": ("The part of the output one program owns.", r"\btil(?:e|es|ing|ings)\b"),
+    "warp": ("32 threads that issue each instruction together.", r"\bwarps?\b"),
+    "zero padding": ("Counting pixels outside the image as zero.", r"zeros outside|outside[^.]{0,40}zero"),
+}  # fmt: skip
+
+GLOSSARY: dict[str, str] = {term: definition for term, (definition, _) in _ENTRIES.items()}
+
+
+def words_of(text: str) -> list[str]:
+    """The terms that a text uses, in alphabetical order."""
+    return [term for term, (_, pattern) in _ENTRIES.items() if re.search(pattern, text, re.IGNORECASE)]
+
+
+def anchor(term: str) -> str:
+    """The term's fragment in the glossary page."""
+    return re.sub(r"\W+", "-", term.lower())
