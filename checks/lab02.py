@@ -69,6 +69,7 @@ exercise(
     reference=lambda shape: tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))),
     cases=[one_axis, rows_and_columns, the_value_tensor, an_axis_of_one, six_axes],
     forbid={"stride": "it does what you are here to write."},
+    parts=[f"the stride of axis {axis}" for axis in range(6)],
     properties=[_whole_numbers(the_value_tensor)],
     mistakes=[
         Mistake(
