@@ -306,6 +306,8 @@ def measure(out: Path, only: str = ""):
             if done.returncode == 0 and '"ID"' in text:
                 break
             print(done.stdout[-1500:], done.stderr[-1500:], text[-1500:], sep="\n", file=sys.stderr)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.with_suffix(".csv").write_text(text)  # the profiler's own table, in case ours cannot read it
         found = json.loads(listing.read_text())
     profiled = parse_ncu(text)
     if len(profiled) != len(found):

@@ -30,6 +30,12 @@ class Instruction:
     text: str
 
     @property
+    def repeats(self) -> tuple[str, str, str]:
+        """What two loads share if the second reads the same again: predicate, mnemonic, address."""
+        predicate = self.text.split()[0] if self.text.startswith("@") else ""
+        return predicate, self.mnemonic, self.text[self.text.rfind("[") :]
+
+    @property
     def returns(self) -> bool:
         """An atomic whose old value is asked for by the PTX (the assembler may still drop it)."""
         return self.mnemonic.startswith("atom")

@@ -205,18 +205,32 @@ class Contention:
 
 @dataclass(eq=False)
 class _Bound:
-    """An operation of the TTGIR with its PTX instruction."""
+    """An operation of the TTGIR with its PTX instructions, in the order of its registers; none if the PTX lost it."""
 
     op: MemoryOp
-    instruction: Instruction | None
+    run: list[Instruction]
+
+    @property
+    def instruction(self) -> Instruction:
+        return self.run[0]
 
     @property
     def width(self) -> int:
-        return self.instruction.bytes if self.instruction else 0
+        return self.run[0].bytes
 
     @property
     def same(self) -> tuple:
         return self.op.encoding, self.op.shape, self.width
+
+    def fresh(self, count: int) -> np.ndarray:
+        """Which of its `count` instructions the assembler keeps: one that loads the same address again is merged."""
+        keep = np.ones(count, bool)
+        if self.op.kind == "load" and len(self.run) == count:
+            seen: set[tuple] = set()
+            for j, i in enumerate(self.run):
+                keep[j] = i.repeats not in seen
+                seen.add(i.repeats)
+        return keep
 
 
 def _with_instructions(lowering: Lowering) -> list[_Bound]:
@@ -226,16 +240,16 @@ def _with_instructions(lowering: Lowering) -> list[_Bound]:
     neighbour above some instructions; then by order, if the bytes add up that way.
     """
     ops = lowering.operations
-    paired: list[Instruction | None] = [None] * len(ops)
+    runs: list[list[Instruction]] = [[] for _ in ops]
     for kind in {op.kind for op in ops}:
         mine = [i for i, op in enumerate(ops) if op.kind == kind]
         pool = [i for i in lowering.instructions if i.kind == kind]
         some = [ops[i] for i in mine]
         placed, complete = _by_place(some, pool)
-        found = placed if complete else _in_order(some, pool) or placed
-        for i, instruction in zip(mine, found):
-            paired[i] = instruction
-    return [_Bound(op, i) for op, i in zip(ops, paired)]
+        found = placed if complete else _deal(some, pool) or placed
+        for i, run in zip(mine, found):
+            runs[i] = run
+    return [_Bound(op, run) for op, run in zip(ops, runs)]
 
 
 def _per_thread(op: MemoryOp) -> int:
@@ -243,7 +257,7 @@ def _per_thread(op: MemoryOp) -> int:
     return (op.layout.registers if op.layout else 1) * op.itemsize
 
 
-def _in_order(ops: list[MemoryOp], pool: list[Instruction]) -> list[Instruction] | None:
+def _deal(ops: list[MemoryOp], pool: list[Instruction]) -> list[list[Instruction]] | None:
     """Deal instructions out in order, to each operation as many as it needs; None if that does not come out even."""
     found, cursor = [], 0
     for op in ops:
@@ -253,17 +267,17 @@ def _in_order(ops: list[MemoryOp], pool: list[Instruction]) -> list[Instruction]
             cursor += 1
         if need or cursor == first:
             return None
-        found.append(pool[first])
+        found.append(pool[first:cursor])
     return found if cursor == len(pool) else None
 
 
-def _by_place(ops: list[MemoryOp], pool: list[Instruction]) -> tuple[list[Instruction | None], bool]:
+def _by_place(ops: list[MemoryOp], pool: list[Instruction]) -> tuple[list[list[Instruction]], bool]:
     """Instructions by line and column; what has none of its own takes from what nobody claimed.
 
     Returns:
-        (an instruction or None per operation, whether the bytes add up everywhere)
+        (the instructions of each operation, whether the bytes add up everywhere)
     """
-    found: list[Instruction | None] = [None] * len(ops)
+    found: list[list[Instruction]] = [[] for _ in ops]
     groups: dict[tuple, list[int]] = defaultdict(list)
     for index, op in enumerate(ops):
         groups[(op.places[-1].line, op.places[-1].column) if op.places else ()].append(index)
@@ -276,16 +290,14 @@ def _by_place(ops: list[MemoryOp], pool: list[Instruction]) -> tuple[list[Instru
             late.extend(members)
             continue
         claimed.update(map(id, here))
-        moved, needed = sum(i.bytes for i in here), sum(_per_thread(ops[m]) for m in members)
-        uniform = len({i.bytes for i in here}) == 1
-        complete &= moved == needed or (uniform and moved % needed == 0)  # a multiple: LLVM unrolled the loop
-        cursor = 0
-        for index in members:
-            found[index] = here[min(cursor, len(here) - 1)]
-            need = _per_thread(ops[index])
-            while not uniform and need > 0 and cursor < len(here):  # one helper, called in ways that lowered apart
-                need -= here[cursor].bytes
-                cursor += 1
+        dealt = _deal([ops[m] for m in members], here)
+        if dealt is None:
+            moved, needed = sum(i.bytes for i in here), sum(_per_thread(ops[m]) for m in members)
+            uniform = len({i.bytes for i in here}) == 1
+            complete &= uniform and moved % needed == 0  # a multiple: LLVM unrolled the loop
+            dealt = [here[:1]] * len(members)
+        for index, run in zip(members, dealt):
+            found[index] = run
     for index in sorted(late):
         need = _per_thread(ops[index])
         spare = [i for i in pool if id(i) not in claimed and i.bytes <= need]
@@ -294,8 +306,10 @@ def _by_place(ops: list[MemoryOp], pool: list[Instruction]) -> tuple[list[Instru
                 break
             claimed.add(id(i))
             need -= i.bytes
-        same_line = [i for i in pool if ops[index].places and i.line == ops[index].places[-1].line]
-        found[index] = (spare or same_line or [None])[0]
+            found[index].append(i)
+        if not spare:
+            place = ops[index].places
+            found[index] = [i for i in pool if place and i.line == place[-1].line][:1]
     return found, complete and not late and len(claimed) == len(pool)
 
 
@@ -363,25 +377,36 @@ def _lines(site: Site) -> tuple:
 
 
 def _executed(events: list[Event], ops: list[_Bound]) -> list[tuple[_Bound, list[Event]]]:
-    """Events of one place, split by the operation that executed them; hoisted repetitions are dropped."""
-    hoisted = all(b.op.depth == 0 for b in ops)
-    uniform = len({b.same for b in ops}) == 1
+    """Events of one place, split by the operation that executed them.
+
+    An unrolled loop gives copies of one layout, which take turns. Copies of different layouts each do all of the work:
+    the compiler prefers loading twice to moving data between layouts. Repetitions of a hoisted load are dropped.
+    """
     programs: dict[tuple, list[Event]] = {}
     for event in events:
         programs.setdefault(event.program, []).append(event)
-    out: dict[int, list[Event]] = defaultdict(list)
-    for own in programs.values():
-        if hoisted and len(own) > len(ops):
-            seen, kept = set(), []
-            for event in own:
-                key = (event.addresses.tobytes(), event.mask.tobytes())
-                if key not in seen:
-                    seen.add(key)
-                    kept.append(event)
-            own = kept
-        for i, event in enumerate(own):
-            out[0 if uniform else i % len(ops)].append(event)
-    return [(ops[i], evs) for i, evs in sorted(out.items())]
+    layouts: dict[tuple, list[_Bound]] = {}
+    for b in ops:
+        layouts.setdefault((b.op.encoding, b.op.shape), []).append(b)
+    result = []
+    for copies in layouts.values():
+        hoisted = all(b.op.depth == 0 for b in copies)
+        uniform = len({b.same for b in copies}) == 1
+        turns: dict[int, list[Event]] = defaultdict(list)
+        for own in programs.values():
+            own = _distinct(own) if hoisted and len(own) > len(copies) else own
+            for i, event in enumerate(own):
+                turns[0 if uniform else i % len(copies)].append(event)
+        result += [(copies[i], turn) for i, turn in sorted(turns.items())]
+    return result
+
+
+def _distinct(events: list[Event]) -> list[Event]:
+    """Events whose addresses and mask differ, the first of each."""
+    kept: dict[tuple, Event] = {}
+    for event in events:
+        kept.setdefault((event.addresses.tobytes(), event.mask.tobytes()), event)
+    return list(kept.values())
 
 
 # --- Counting ---------------------------------------------------------------------------------------------------------
@@ -410,6 +435,8 @@ def _requests(bound: _Bound, events: list[Event], num_warps: int) -> tuple[np.nd
     else:
         active = mask[:, first]
     active &= lanes
+    instructions = bound.fresh(first.shape[2])
+    active, first = active[..., instructions], first[..., instructions]
     # (events, warps, lanes, instructions) -> (events * warps * instructions, lanes)
     where = addresses[:, first].transpose(0, 1, 3, 2).reshape(-1, first.shape[1])
     active = active.transpose(0, 1, 3, 2).reshape(-1, first.shape[1])
@@ -472,7 +499,7 @@ def count(trace: Trace, lowering: Lowering) -> Report:
     for site, events in by_site.items():
         row = SiteTraffic(kind=site.kind, lineno=site.lineno, text=site.text, site=site, executions=len(events))
         sites.append(row)
-        ops = [b for b in matched.get(site, ()) if b.instruction is not None]
+        ops = [b for b in matched.get(site, ()) if b.run]
         if not ops:
             eliminated.append(site)
             continue
@@ -480,7 +507,8 @@ def count(trace: Trace, lowering: Lowering) -> Report:
         row.returning = site.kind == "atomic" and any(b.op.used for b in ops)
         kept: list[Event] = []
         for bound, own in _executed(events, ops):
-            kept.extend(own)
+            if len(own) > len(kept):
+                kept = own  # copies in other layouts ask for the same bytes again
             for shaped in _by_shape(own):
                 addresses, active = _requests(bound, shaped, lowering.num_warps)
                 row.requests += len(addresses)
@@ -533,7 +561,7 @@ def issued(trace: Trace, lowering: Lowering, kind: str = "load") -> Iterator[Req
     """
     matched = _match(trace.sites, _with_instructions(lowering))
     for site in (s for s in trace.sites if s.kind == kind):
-        ops = [b for b in matched.get(site, ()) if b.instruction is not None]
+        ops = [b for b in matched.get(site, ()) if b.run]
         for bound, own in _executed([e for e in trace.events if e.site is site], ops) if ops else ():
             for shaped in _by_shape(own):
                 itemsize = shaped[0].itemsize
