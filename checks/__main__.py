@@ -8,6 +8,7 @@
     python -m checks doctor              is this installation sound?
     python -m checks reset 1 [to_pixels] put a stub back; your file is copied first
     python -m checks class DIR --csv OUT grade a folder of submissions, each in a limited process
+    python -m checks render OUT          the reading edition: every lab as a static page [--solved]
 
 Exit status: 0 if nothing asked for is failed, crashed or to do; 1 if something is; 2 if the question was wrong.
 """
@@ -18,7 +19,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from checks import classroom, notebook, progress
+from checks import classroom, notebook, progress, reading
 from checks.carry import Found, load_answers, solution_module
 from checks.exercise import LABS, lab_exercises
 from checks.grade import grade
@@ -29,7 +30,7 @@ TIMING_RUNS = 5
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    commands = {"doctor": _doctor, "reset": _reset, "class": classroom.main}
+    commands = {"doctor": _doctor, "reset": _reset, "class": classroom.main, "render": reading.main}
     try:
         if arguments and arguments[0] in commands:
             return commands[arguments[0]](arguments[1:])
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _grade(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m checks", description="Grade labs. Other commands: doctor, reset, class."
+        prog="python -m checks", description="Grade labs. Other commands: doctor, reset, class, render."
     )
     parser.add_argument("labs", nargs="*", metavar="LAB", help="lab numbers; all of them if none is given")
     parser.add_argument("--json", action="store_true", help="print JSON, version 1")
@@ -89,7 +90,7 @@ def _lab(word: str) -> str:
     lab = word.zfill(2)
     if lab not in LABS:
         raise ValueError(
-            f"there is no lab {word!r}. Labs are 1 to {len(LABS)}; other commands are doctor, reset and class."
+            f"there is no lab {word!r}. Labs are 1 to {len(LABS)}; other commands are doctor, reset, class and render."
         )
     return lab
 

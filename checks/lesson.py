@@ -1,6 +1,8 @@
 """What every lab shows besides verdicts: its header, predictions, hints, the solution on request, and the way out."""
 
 import html
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,8 +11,9 @@ import marimo as mo
 from checks import progress
 from checks.carry import solution_module
 from checks.exercise import LABS, find, lab_exercises
+from checks.glossary import GLOSSARY, anchor, words_of
 from checks.grade import latest
-from checks.notebook import answer_source
+from checks.notebook import answer_source, notebook_path
 from checks.report import STATES
 from msda_core import device
 
@@ -118,6 +121,21 @@ def when_passed(name: str, answer: Callable[[], Any], draw: Callable[[Any], Any]
     return draw(answer())
 
 
+def words(lab: str):
+    """The course's terms that a lab uses, each with its definition behind a click."""
+    text = notebook_path(lab).read_text(encoding="utf-8") if notebook_path(lab).exists() else ""
+    items = "".join(
+        f'<dt style="font-weight:600"><a href="glossary.html#{anchor(term)}">{html.escape(term)}</a></dt>'
+        f'<dd style="margin:0 0 .4em 1.2em">{html.escape(GLOSSARY[term])}</dd>'
+        for term in words_of(text)
+    )
+    if not os.environ.get("MSDA_READING"):  # only the reading edition has a glossary page to lead to
+        items = re.sub(r"</?a[^>]*>", "", items)
+    return mo.Html(
+        f'<details data-words="{lab}"><summary style="cursor:pointer">Words of this lab</summary><dl>{items}</dl></details>'
+    )
+
+
 def closing(lab: str, answers: Callable[[], Sequence[Any]]):
     """What was passed, and the door to the next lab.
 
@@ -150,5 +168,5 @@ def closing(lab: str, answers: Callable[[], Sequence[Any]]):
     return mo.Html(
         f'<section data-closing="{lab}" data-passed="{passed}" data-of="{len(needed)}" aria-label="What you passed in this lab">'
         f"<p><strong>{done}{passed} of {len(needed)} exercises passed in lab {lab}.</strong></p>"
-        f'<ul style="list-style:none;padding:0">{rows}</ul>{progress.strip(lab)}{door}</section>'
+        f'<ul style="list-style:none;padding:0">{rows}</ul>{progress.strip(lab)}{words(lab).text}{door}</section>'
     )

@@ -69,7 +69,7 @@ def test_an_undone_stretch_does_not_fail_the_lab(capsys, notebook_file):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["11"], "there is no lab '11'. Labs are 1 to 10; other commands are doctor, reset and class."),
+        (["11"], "there is no lab '11'. Labs are 1 to 10; other commands are doctor, reset, class and render."),
         (["one"], "there is no lab 'one'."),
         (["1", "2", "--file", "x.py"], "--file needs exactly one lab"),
         (["1", "--file", "nowhere.py"], "there is no file nowhere.py."),
