@@ -157,8 +157,8 @@ def model_counters(report: Report) -> dict[str, int]:
         "dram_read_sectors": report.unique_bytes // 32,
     }
     for name, sites in (
-        ("red", [s for s in report.sites if s.kind == "atomic" and not s.returning]),
-        ("atom", [s for s in report.sites if s.kind == "atomic" and s.returning]),
+        ("red", [s for s in report.sites if s.kind == "atomic" and not (s.returning or s.loop)]),
+        ("atom", [s for s in report.sites if s.kind == "atomic" and (s.returning or s.loop)]),
     ):
         out[f"{name}_requests"] = sum(s.requests for s in sites)
         out[f"{name}_sectors"] = sum(s.sectors for s in sites)

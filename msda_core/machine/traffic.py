@@ -8,12 +8,16 @@ touch. The finer rules, each confirmed by hardware counters (`data/`):
 - a load is issued by every warp that holds a copy, a scalar load by every warp of the program;
 - a store or an atomic is issued by one holder only, a scalar one by one thread;
 - the width of an access is its instruction's, not its layout's: a ragged mask or a misaligned pointer narrows it;
-- a reduction counts a sector as often as its most-hit address in the request.
+- a reduction counts a sector as often as its most-hit address in the request;
+- a second load of the same address under the same predicate is merged; a load that is wanted in two layouts may be
+  issued in both;
+- a 16-bit float atomic that is not part of a vector has no instruction: it is a load and a compare-and-swap loop on the
+  32-bit word, with as many rounds as lanes that meet in one word.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +65,8 @@ class SiteTraffic(Traffic):
         instruction: the PTX instruction, "" where the compiler removed the access.
         width: bytes that one thread moves with it.
         returning: an atomic whose old value somebody uses.
+        loop: an atomic that became a loop of compare-and-swap. Retries against other warps are not counted.
+        loop_loads: what such loops load before they swap; part of the report's loads, not of this site.
         executions: how often programs ran it.
         worst: atomics: lanes of one request that meet at one address, at most.
     """
@@ -72,6 +78,8 @@ class SiteTraffic(Traffic):
     instruction: str = ""
     width: int = 0
     returning: bool = False
+    loop: bool = False
+    loop_loads: Traffic = field(default_factory=Traffic)
     executions: int = 0
     worst: int = 0
 
@@ -219,6 +227,13 @@ class _Bound:
         return self.run[0].bytes
 
     @property
+    def loop(self) -> bool:
+        """An atomic without an instruction of its own, in the PTX or in the machine code."""
+        parts = self.instruction.mnemonic.split(".")
+        alone = parts[-1] in ("f16", "bf16") and not any(p in ("v2", "v4", "v8") for p in parts)
+        return self.op.kind == "atomic" and self.op.op != "cas" and (alone or "cas" in parts)
+
+    @property
     def same(self) -> tuple:
         return self.op.encoding, self.op.shape, self.width
 
@@ -245,6 +260,11 @@ def _with_instructions(lowering: Lowering) -> list[_Bound]:
         mine = [i for i, op in enumerate(ops) if op.kind == kind]
         pool = [i for i in lowering.instructions if i.kind == kind]
         some = [ops[i] for i in mine]
+        if kind == "load":  # the loads of compare-and-swap loops are not the kernel's
+            pool = [i for i in pool if "relaxed" not in i.mnemonic]
+        if kind == "atomic" and all(op.op != "cas" for op in some):  # a loop moves one element a turn
+            narrow = min(op.itemsize for op in some)
+            pool = [replace(i, bytes=narrow) if ".cas" in i.mnemonic else i for i in pool]
         placed, complete = _by_place(some, pool)
         found = placed if complete else _deal(some, pool) or placed
         for i, run in zip(mine, found):
@@ -424,7 +444,7 @@ def _requests(bound: _Bound, events: list[Event], num_warps: int) -> tuple[np.nd
         keep = mask[:, 0]
         return addresses[keep], mask[keep]
     layout, itemsize = op.layout, events[0].itemsize
-    vector = max(1, min(bound.width // itemsize, layout.registers))
+    vector = 1 if bound.loop else max(1, min(bound.width // itemsize, layout.registers))
     first = layout.elements[:, :, ::vector]  # the vector's first element stands for its address
     lanes = np.ones(first.shape, bool)
     if kind != "load":
@@ -463,12 +483,7 @@ def reduction_sectors(addresses: np.ndarray, active: np.ndarray) -> tuple[int, i
     """
     if not addresses.size:
         return 0, 0
-    lanes = np.arange(addresses.shape[1])
-    where = np.where(active, addresses, _NONE)
-    where.sort(axis=1)
-    start = np.ones(where.shape, bool)
-    start[:, 1:] = where[:, 1:] != where[:, :-1]
-    turn = lanes - np.maximum.accumulate(np.where(start, lanes, 0), axis=1)  # the lane's rank among its equals
+    where, turn = _meetings(addresses, active)
     used = where != _NONE
     # The ranks seen in a sector are 0 .. (its most-hit address) - 1, so count distinct (sector, rank).
     key = np.where(used, (where // SECTOR) * addresses.shape[1] + turn, _NONE)
@@ -476,6 +491,43 @@ def reduction_sectors(addresses: np.ndarray, active: np.ndarray) -> tuple[int, i
     fresh = np.ones(key.shape, bool)
     fresh[:, 1:] = key[:, 1:] != key[:, :-1]
     return int((fresh & (key != _NONE)).sum()), int(turn[used].max()) + 1
+
+
+def _meetings(addresses: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted addresses of each request (`_NONE` where inactive), and each lane's rank among those at its address."""
+    lanes = np.arange(addresses.shape[1])
+    where = np.where(active, addresses, _NONE)
+    where.sort(axis=1)
+    start = np.ones(where.shape, bool)
+    start[:, 1:] = where[:, 1:] != where[:, :-1]
+    return where, lanes - np.maximum.accumulate(np.where(start, lanes, 0), axis=1)
+
+
+def loop_rounds(words: np.ndarray, active: np.ndarray) -> int:
+    """Compare-and-swap instructions: each round one lane wins each word, until none is left."""
+    if not words.size:
+        return 0
+    where, turn = _meetings(words, active)
+    return int((np.where(where != _NONE, turn, -1).max(axis=1) + 1).sum())
+
+
+def loop_sectors(words: np.ndarray, active: np.ndarray) -> tuple[int, int]:
+    """Sectors of a compare-and-swap loop: in each round a sector counts as often as its most-wanted word.
+
+    Returns:
+        (sectors, most lanes of one request in one word)
+    """
+    if not words.size:
+        return 0, 0
+    where, turn = _meetings(words, active)
+    used = where != _NONE
+    key = np.where(used, (where // SECTOR) * words.shape[1] + turn, _NONE)
+    key.sort(axis=1)
+    fresh = np.ones(key.shape, bool)
+    fresh[:, 1:] = key[:, 1:] != key[:, :-1]
+    fresh &= key != _NONE
+    # Ranks 0 .. m-1 of a sector stand for m + (m-1) + ... + 1 sectors over the rounds.
+    return int((key[fresh] % words.shape[1] + 1).sum()), int(turn[used].max()) + 1
 
 
 def _unique(events: Iterable[Event]) -> np.ndarray:
@@ -512,7 +564,16 @@ def count(trace: Trace, lowering: Lowering) -> Report:
             for shaped in _by_shape(own):
                 addresses, active = _requests(bound, shaped, lowering.num_warps)
                 row.requests += len(addresses)
-                if site.kind == "atomic":
+                if bound.loop:
+                    words = addresses & ~3
+                    row.loop = True
+                    row.loop_loads.requests += len(addresses)
+                    row.loop_loads.sectors += distinct_sectors(words, active)
+                    row.requests += loop_rounds(words, active) - len(addresses)
+                    sectors, worst = loop_sectors(words, active)
+                    row.sectors += sectors
+                    row.worst = max(row.worst, worst)
+                elif site.kind == "atomic":
                     sectors, worst = reduction_sectors(addresses, active)
                     row.sectors += sectors
                     row.worst = max(row.worst, worst)
@@ -524,6 +585,8 @@ def count(trace: Trace, lowering: Lowering) -> Report:
         total = totals[site.kind]
         for name in ("requests", "sectors", "bytes"):
             setattr(total, name, getattr(total, name) + getattr(row, name))
+        totals["load"].requests += row.loop_loads.requests
+        totals["load"].sectors += row.loop_loads.sectors
     unique = {kind: _unique(events) for kind, events in counted.items()}
     for kind, sectors in unique.items():
         totals[kind].unique_sectors = len(sectors)
