@@ -10,6 +10,7 @@ with app.setup:
     import torch
 
     import checks
+    from msda_core import device
     from msda_core.figures import traffic
 
 
@@ -617,33 +618,177 @@ def _():
 
 @app.cell(hide_code=True)
 def _(decoder_bytes, which_gpu):
-    _roof, _whose_roof = checks.stand_in("03.roofline", lambda: roofline)
-    _gpu, _flops = traffic.GPUS[which_gpu.value], traffic.DECODER.flops
     _timed = which_gpu.value == "H200 SXM"
     _fastest = {n: min(times[n] for times in traffic.DECODER_TIMES.values()) for n in decoder_bytes}
+    traffic.roofline_plot(
+        traffic.GPUS[which_gpu.value],
+        {f"float{8 * n}": (b, traffic.DECODER.flops, _fastest[n] if _timed else None) for n, b in decoder_bytes.items()},
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(decoder_bytes, which_gpu):
+    _roof, _whose_roof = checks.stand_in("03.roofline", lambda: roofline)
+    _gpu, _flops = traffic.GPUS[which_gpu.value], traffic.DECODER.flops
     _floors = {n: _roof(b, _flops, _gpu) for n, b in decoder_bytes.items()}
-    _calls = {f"float{8 * n}": (b, _flops, _fastest[n] if _timed else None) for n, b in decoder_bytes.items()}
     _rows = "".join(
         f"| {name} | {times[4]} µs | {times[4] / _floors[4][0]:.1f} | {times[2]} µs | {times[2] / _floors[2][0]:.1f} |\n"
         for name, times in traffic.DECODER_TIMES.items()
     )
-    mo.vstack(
-        [
-            traffic.roofline_plot(_gpu, _calls),
-            mo.md(
-                f"By {_whose_roof}, the decoder's call on this GPU takes at least **{_floors[4][0]:.1f} µs** in float32 "
-                f"({_floors[4][1]} decides) and **{_floors[2][0]:.1f} µs** in float16 ({_floors[2][1]})."
-                + (
-                    "\n\nMeasured on an H200 (median of CUDA-graph replays):\n\n| | float32 | × floor | float16 | × floor |\n"
-                    f"|---|---|---|---|---|\n{_rows}\nThese were timed again and again on the same inputs, and "
-                    f"{decoder_bytes[4][0] / 1e6:.0f} MB fit into an L2 of {_gpu.l2 / 1e6:.0f} MB: DRAM had little to do, and "
-                    "its roof is the one a first, cold call stands under. L1's roof holds always."
-                    if _timed
-                    else "\n\nNobody measured it here on this GPU: this is a floor, not a time."
-                )
-            ),
-        ]
+    mo.md(
+        f"By {_whose_roof}, the decoder's call on this GPU takes at least **{_floors[4][0]:.1f} µs** in float32 "
+        f"({_floors[4][1]} decides) and **{_floors[2][0]:.1f} µs** in float16 ({_floors[2][1]})."
+        + (
+            "\n\nMeasured on an H200, device time, median of CUDA-graph replays:\n\n"
+            f"| | float32 | × floor | float16 | × floor |\n|---|---|---|---|---|\n{_rows}\n"
+            "These were timed again and again on the same inputs, and "
+            f"{decoder_bytes[4][0] / 1e6:.0f} MB fit into an L2 of {_gpu.l2 / 1e6:.0f} MB: DRAM had little to do, and its "
+            "roof is the one that a first, cold call stands under. L1's roof holds always."
+            if which_gpu.value == "H200 SXM"
+            else "\n\nNothing was measured on this GPU: this is a floor, not a time."
+        )
     )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## 8 · The real one
+
+    You counted on paper. Now a GPU counts. Below are Triton kernels that ran on an H200 under **Nsight Compute**, NVIDIA's
+    profiler, which reads the counters that are built into the chip. Two of them share out the work as your `tiling_addresses`
+    does. Same inputs, same sizes; did you foresee what the hardware counted?
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.stop(device.NO_TRITON is not None, mo.md(f"{device.NO_TRITON} This section needs it; nothing else here does."))
+    from msda_core.machine import probes as _probes
+
+    _tile, _whose_tiles = checks.stand_in("03.tiling_addresses", lambda: tiling_addresses)
+    _count, _whose_count = checks.stand_in("03.sectors", lambda: sectors)
+    _read_on, _records = traffic.measured()
+    _inputs = _probes.msda_inputs(torch.float32, 16)
+    _corners = traffic.corner_pixels(_inputs["loc"][0], _probes.PYRAMID)
+    (_Q, _M), _D = _inputs["loc"].shape[1:3], _inputs["value"].shape[-1]
+    _points = _corners.shape[:3].numel()
+    _rows = []
+    for _name, _case, _warps in (
+        ("output", "msda_element_f32", _Q * _M * _D // 32),
+        ("point", "msda_point_f32", _points // 32),
+    ):
+        _requests = _tile(_name, _corners, _D, 4, 1 << 20, 1 << 28, 1 << 29)
+        _mine = (len(_requests), sum(_count(*one) for one in _requests))
+        _chip = [_records[_case]["counters"][f"load_{what}"] for what in ("requests", "sectors")]
+        _rows.append(
+            f"| {_name} | {_mine[0]:,} | **{_chip[0]:,}** | {(_chip[0] - _mine[0]) / _warps:g} "
+            f"| {_mine[1]:,} | **{_chip[1]:,}** | {(_chip[1] - _mine[1]) / _warps:g} |"
+        )
+    mo.md(
+        "| | requests, you | requests, H200 | more, a warp | sectors, you | sectors, H200 | more, a warp |\n"
+        "|---|---|---|---|---|---|---|\n" + "\n".join(_rows) + f"\n\nYou: {_whose_tiles} and {_whose_count}. The "
+        f"chip: {_read_on['gpu']}, driver {_read_on['driver']}, Triton {_read_on['triton']}, Nsight Compute "
+        f"{_read_on['ncu']}.\n\nThe differences are whole numbers a warp, and they are loads your list leaves out: every "
+        "warp also reads the levels' tables, the height, width and first pixel of each level. In *output* a warp goes "
+        f"through {len(_probes.PYRAMID)} levels and reads three numbers for each; in *point* each lane knows its level, so "
+        "three requests do. Everything else you foresaw, to the last sector."
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    Your list was written for a kernel you imagined. The counter itself works for any kernel: the **paper GPU** (`msda_core.machine`)
+    runs a kernel in Triton's interpreter, compiles it for the GPU with the real compiler, and so knows which lane of which warp
+    reads which address, in which instruction. Each of these requests goes to your `sectors`.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    recorded = mo.ui.dropdown(
+        {
+            "this operator, blocks of queries, float16": "msda_forward_f16",
+            "this operator, one thread per output element, float32": "msda_element_f32",
+            "this operator, one thread per point, float32": "msda_point_f32",
+            "gathered rows, float16": "gather_rows_f16",
+            "every third element": "stride_3",
+            "a copy that begins in the middle of a sector": "copy_f32_misaligned",
+            "a copy of a length that is no multiple of four": "copy_f32_ragged",
+        },
+        value="this operator, blocks of queries, float16",
+        label="kernel",
+    )
+    recorded
+    return (recorded,)
+
+
+@app.cell(hide_code=True)
+def _(recorded):
+    mo.stop(device.NO_TRITON is not None, mo.md(f"{device.NO_TRITON} This picture needs it."))
+    _count, _whose_count = checks.stand_in("03.sectors", lambda: sectors)
+    _read_on, _records = traffic.measured()
+    _record = _records[recorded.value]
+    with mo.status.spinner(title="Running the kernel on the paper GPU", remove_on_exit=True):
+        _yours = {kind: traffic.issued(recorded.value, kind) for kind in ("load", "store")}
+    traffic.agreement(
+        {
+            f"{kind} {what}": (
+                _record["counters"][f"{kind}_{what}"],
+                len(requests) if what == "requests" else sum(_count(*one) for one in requests),
+            )
+            for kind, requests in _yours.items()
+            for what in ("requests", "sectors")
+        },
+        _whose_count,
+        f"{_record['kernel']} on an {_read_on['gpu']}",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    And live: a kernel that copies every n-th element, compiled here and now for an H200 by the Triton on this machine. This is the
+    slider from the beginning, with a real compiler behind it. Change the cell; any kernel will do.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    real_stride = mo.ui.slider(1, 16, value=3, label="stride (elements)", show_value=True)
+    real_stride
+    return (real_stride,)
+
+
+@app.cell
+def _(real_stride):
+    mo.stop(device.NO_TRITON is not None, mo.md(f"{device.NO_TRITON}"))
+    from msda_core import machine as _machine
+    from msda_core.machine.probes import probe_stride as _kernel
+
+    _x, _y = torch.randn(16 * 1024), torch.empty(1024)
+    _report = _machine.profile(_kernel, (4,), _x, _y, real_stride.value, BLOCK=256, num_warps=2, target="sm_90")
+    mo.plain_text(str(_report))
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## What it means
+
+    You can now say of a kernel, before it runs, how many requests it issues, how many sectors they cost, and how long it takes at
+    least. Three things decide whether this operator is fast: lanes that share sectors, wide loads, and points near one another
+    while the cache still remembers. In the next lab you write the kernels yourself, and these counters grade them.
+    """)
     return
 
 
@@ -686,10 +831,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    checks.closing(
-        "03",
-        lambda: (sectors, efficiency, lru_hits, tiling_addresses, traffic_bounds, roofline, order_queries),
-    )
+    checks.closing("03", lambda: (sectors, efficiency, lru_hits, tiling_addresses, traffic_bounds, roofline, order_queries))
     return
 
 

@@ -1,7 +1,10 @@
 """Figures about warps, sectors, caches and time (lab 03), and the call they are about."""
 
+import functools
+import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.patches import Rectangle
@@ -15,9 +18,13 @@ __all__ = [
     "GPUS",
     "Call",
     "Gpu",
+    "agreement",
     "cache_strip",
     "corner_pixels",
     "hidden_latency",
+    "issued",
+    "measured",
+    "replayed",
     "roofline_plot",
     "tiling_traffic",
     "warp_map",
@@ -402,3 +409,65 @@ def roofline_plot(gpu: Gpu, calls: Mapping[str, tuple[tuple[int, int], int, floa
         title=gpu.name,
     )
     return Picture(figure, f"The roofline of the {gpu.name}, both axes logarithmic. " + ". ".join(said) + ".")
+
+
+def agreement(counters: Mapping[str, tuple[int, int]], whose: str, title: str) -> Picture:
+    """Counters as the hardware read them, each beside the learner's.
+
+    Args:
+        counters: name → (hardware's, the learner's).
+        whose: who counted the second, "your `sectors`".
+        title: what was counted.
+    """
+    figure, axes = new_figure(9, 3.2)
+    names, whose = list(counters), whose.replace("`", "")
+    most = max(max(pair) for pair in counters.values())
+    for row, (hardware, mine) in enumerate(counters.values()):
+        axes.barh(row - 0.2, hardware, 0.36, color=GREY, label="Nsight Compute" if row == 0 else None)
+        axes.barh(row + 0.2, mine, 0.36, color=BLUE, hatch="//", edgecolor="white", label=whose if row == 0 else None)
+        axes.text(hardware + most * 0.01, row - 0.2, f"{hardware:,}", va="center", fontsize=9)
+        axes.text(
+            mine + most * 0.01, row + 0.2, f"{mine:,}  {'✓ equal' if mine == hardware else '✗ not equal'}",
+            va="center", fontsize=9, color=GREEN if mine == hardware else RED,
+        )  # fmt: skip
+    axes.set(yticks=range(len(names)), yticklabels=names, xlim=(0, most * 1.3), title=title, xticks=[])
+    axes.tick_params(length=0)
+    axes.invert_yaxis()
+    axes.legend(loc="lower right", frameon=False)
+    said = "; ".join(f"{name}: {hardware:,} and {mine:,}" for name, (hardware, mine) in counters.items())
+    equal = sum(hardware == mine for hardware, mine in counters.values())
+    return Picture(
+        figure, f"{title}, Nsight Compute beside {whose}. {said}. {equal} of {len(counters)} counters are equal."
+    )
+
+
+@functools.cache
+def measured() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What Nsight Compute read on a real GPU: the machine's data file.
+
+    Returns:
+        What it was read on (gpu, driver, triton, ncu, command), and case → record with its `counters`.
+    """
+    data = json.loads((Path(__file__).parents[1] / "machine" / "data" / "h200.json").read_text(encoding="utf-8"))
+    return data["machine"], {record["case"]: record for record in data["records"]}
+
+
+@functools.cache
+def replayed(case: str):
+    """The machine's report on a recorded launch, counted through the layouts it was measured with. Needs Triton."""
+    from msda_core.machine import calibrate
+
+    return calibrate.replay(measured()[1][case])
+
+
+def issued(case: str, kind: str = "load") -> list[tuple[list[int], int]]:
+    """The requests of a recorded launch, (addresses, bytes a lane) each: what a learner's own counter counts.
+
+    Args:
+        case: one of `measured()`.
+        kind: "load" or "store".
+    """
+    from msda_core import machine
+
+    report = replayed(case)
+    return [(r.addresses, r.width) for r in machine.issued(report.trace, report.lowering, kind)]

@@ -6,6 +6,7 @@ from math import floor
 import pytest
 import torch
 
+from msda_core import device
 from msda_core.figures import traffic
 
 
@@ -82,3 +83,13 @@ def test_traffic_and_roofline_are_described_in_numbers():
     gpu = traffic.GPUS["H200 SXM"]
     said = traffic.roofline_plot(gpu, {"float32": ((40_000_000, 80_000_000), 40_000_000, 10.0)}).description
     assert "1.0 operations a byte from DRAM, 0.5 a byte from L1, at most 4.8 TFLOP/s, measured 4.0" in said
+
+
+@pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: {device.NO_TRITON}")
+@pytest.mark.parametrize("case", ["gather_rows_f16", "stride_3", "copy_f32_misaligned", "copy_f32_ragged"])
+def test_requests_of_a_recorded_launch_are_those_of_the_hardware(case):
+    counters = traffic.measured()[1][case]["counters"]
+    for kind in ("load", "store"):
+        requests = traffic.issued(case, kind)
+        sectors = sum(len({b // 32 for a in addresses for b in range(a, a + width)}) for addresses, width in requests)
+        assert (len(requests), sectors) == (counters[f"{kind}_requests"], counters[f"{kind}_sectors"])
