@@ -346,6 +346,8 @@ def _crash_message(outcome: Outcome) -> str:
     text = str(inner).strip() or "no message"
     if isinstance(inner, NotImplementedError) and re.fullmatch(r"\d\d\.\w+", text):
         return f"it calls `{text.split('.')[1]}`, which is not written yet."
+    if text == "'function' object is not subscriptable":
+        text += ". A kernel is launched as kernel[grid](…): is `@triton.jit` missing above it?"
     at = f"{outcome.line} raised " if outcome.line else "raised "
     return f"{at}{type(inner).__name__}: {text}"
 

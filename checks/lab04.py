@@ -961,6 +961,13 @@ exercise(
             "A row can be longer than a block.",
         ),
         Mistake(
+            "when a load has no mask",
+            _wrong_softmax(
+                ("x = tl.load(x_ptr + start + offs, mask=start + offs < N)", "x = tl.load(x_ptr + start + offs)")
+            ),
+            "Past the end of a row lies the next one, and past the last row nothing. Each walk along the row needs a mask.",
+        ),
+        Mistake(
             "when the result is not divided by the sum",
             _wrong_softmax((" / norm", "")),
             "Each row adds up to one.",
