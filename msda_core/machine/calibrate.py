@@ -154,7 +154,7 @@ def model_counters(report: Report) -> dict[str, int]:
         "load_sectors": report.loads.sectors,
         "store_requests": report.stores.requests,
         "store_sectors": report.stores.sectors,
-        "dram_read_sectors": report.unique_bytes // 32,
+        "dram_read_sectors": report.dram_bytes // 32,
     }
     for name, sites in (
         ("red", [s for s in report.sites if s.kind == "atomic" and not (s.returning or s.loop)]),
@@ -386,12 +386,31 @@ def _query(field: str) -> str:
     return done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
 
 
+def count_timed(path: Path):
+    """Replace the launches behind the measured times by what the model counts for them: the launches are big."""
+    data = json.loads(path.read_text())
+    for i, record in enumerate(data["timed"]):
+        if "lowering" not in record:
+            continue
+        report = replay(record)
+        model = model_counters(report)
+        model.update(
+            unique_bytes=report.unique_bytes, written_bytes=report.written_bytes, dram_bytes=report.dram_bytes,
+            programs=report.programs, num_warps=report.num_warps, updates=report.contention.updates,
+        )  # fmt: skip
+        keep = ("case", "why", "kernel", "registers", "spills", "warm_us", "cold_us")
+        data["timed"][i] = {**{k: record[k] for k in keep}, "shared": record["lowering"]["shared"], "model": model}
+        print(record["case"], model)
+    save(path, data)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m msda_core.machine.calibrate", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, help="measure, and write this data file (needs a GPU and ncu)")
     parser.add_argument("--check", nargs="?", const="", help="compare the model with one data file, or with all")
     parser.add_argument("--launch", type=Path, help="run every case once and describe the launches in this file")
     parser.add_argument("--only", default="", help="a regular expression: measure only the cases it is found in")
+    parser.add_argument("--count-timed", type=Path, help="count the timed launches of a data file (minutes), in place")
     parser.add_argument("--dry-run", action="store_true", help="as --launch on the CPU, then count each launch twice")
     a = parser.parse_args(argv)
     if a.launch:
@@ -399,6 +418,8 @@ def main(argv: list[str] | None = None) -> int:
         a.launch.write_text(json.dumps(launched("cuda", a.only)))
     elif a.dry_run:
         return dry_run(a.only)
+    elif a.count_timed:
+        count_timed(a.count_timed)
     elif a.out:
         measure(a.out, a.only)
     else:

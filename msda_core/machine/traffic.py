@@ -100,8 +100,10 @@ class Report:
     Attributes:
         kernel, grid, target, num_warps: what was launched, and for which GPU (compute capability).
         loads, stores, atomics: see `Traffic`.
-        unique_bytes: compulsory traffic: each sector that is loaded or combined once, in bytes. A GPU with a cold
-            cache must read that much from DRAM.
+        unique_bytes: compulsory traffic: each sector that is loaded or combined once, in bytes.
+        written_bytes: each sector that is stored or combined, once, in bytes.
+        dram_bytes: what a cold H200 reads for that from DRAM: pairs of sectors, so 64 bytes at a time. Not in it: the
+            kernel's own code and arguments, 3 to 12 kB.
         sites: traffic of each operation, in order of first use.
         eliminated: operations of the source that the compiler removed, merged or hoisted.
         contention: `Contention` of the atomics.
@@ -117,6 +119,7 @@ class Report:
     atomics: Traffic
     unique_bytes: int
     written_bytes: int
+    dram_bytes: int
     sites: list[SiteTraffic]
     eliminated: list[Site]
     contention: "Contention"
@@ -600,6 +603,7 @@ def count(trace: Trace, lowering: Lowering) -> Report:
         atomics=totals["atomic"],
         unique_bytes=SECTOR * len(np.union1d(unique["load"], unique["atomic"])),
         written_bytes=SECTOR * len(np.union1d(unique["store"], unique["atomic"])),
+        dram_bytes=64 * len(np.unique(np.union1d(unique["load"], unique["atomic"]) // 2)),
         sites=sites,
         eliminated=eliminated,
         contention=_contention(counted["atomic"], max((s.worst for s in sites), default=0)),
