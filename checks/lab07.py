@@ -928,97 +928,6 @@ exercise(
     ],
 )
 
-exercise(
-    "07.grad_value",
-    reference=_truth(0),
-    cases=[
-        one_point,
-        in_float64,
-        far_outside,
-        several_heads,
-        two_images,
-        across_the_border,
-        several_levels,
-        neighbouring_cells,
-        the_same_cell,
-        several_points,
-    ],
-    axes=["image", "pixel", "head", "channel"],
-    autograd=False,
-    forbid=NO_GRID_SAMPLE,
-    carries=CARRIES,
-    mistakes=[
-        *_common(0),
-        Mistake(
-            "when a pixel keeps only what the last point wrote",
-            _wrong(0, into="assign"),
-            "Two points share a pixel. Is something set where it should be added to?",
-        ),
-        Mistake(
-            "when `+=` on a list of indices keeps one of several points that name the same pixel",
-            _wrong(0, into="index"),
-            "`t[indices] += x` reads all, adds, then writes all: of two equal indices one is lost. `index_add_` and "
-            "`index_put_(…, accumulate=True)` add every one.",
-        ),
-        Mistake(
-            "when the attention weights are missing",
-            _wrong(0, attention=False),
-            "A point with a small weight let little of the pixel through. How much comes back?",
-        ),
-        Mistake(
-            "when the fractions of x and y are swapped",
-            _wrong(0, weights=lambda fx, fy: _weights(fy, fx)),
-            "The weights are those of the forward pass. Moving right changes x.",
-        ),
-        Mistake(
-            "when each weight goes to the opposite corner",
-            _wrong(0, weights=lambda fx, fy: _weights(1 - fx, 1 - fy)),
-            "The nearer a pixel, the more it was read, and the more it gets.",
-        ),
-        Mistake(
-            "when everything goes to the nearest pixel",
-            _wrong(0, weights=lambda fx, fy: _weights(fx.round(), fy.round())),
-            "Four pixels were read, each by its weight.",
-        ),
-        Mistake(
-            "when all four pixels get the same",
-            _wrong(0, weights=lambda fx, fy: (torch.ones_like(fx),) * 4),
-            "How much of a pixel was read is its corner weight.",
-        ),
-        Mistake(
-            "when the pixel's own value is multiplied in",
-            lambda value, *rest: value * _backward(value, *rest)[0],
-            "The output is linear in the pixel. Is the slope of 3·v equal to 3·v?",
-        ),
-        Mistake(
-            "when the size factor of the locations is used here too",
-            lambda value, shapes, locations, attention, grad_out: _backward(
-                value, shapes, locations, attention * shapes.prod(-1)[:, None], grad_out
-            )[0],
-            "No location moves here: the pixel does.",
-        ),
-        Mistake(
-            "when every image writes into the first",
-            lambda value, *rest: torch.cat(
-                [_backward(value, *rest)[0].sum(0, keepdim=True), torch.zeros_like(value[1:])]
-            ),
-            "The gradient has a batch axis too.",
-        ),
-        Mistake(
-            "when the result is always float32",
-            lambda *call: _backward(*call)[0].float(),
-            "Make the result with `torch.zeros_like(value)`.",
-        ),
-    ],
-    hints=[
-        "In the forward pass a point reads four pixels. Which four does it write to here, and how much to each?",
-        "Start from zeros shaped like `value`. Go over the points; each *adds* corner weight × attention weight × g to its "
-        "corners that lie inside. Who else was there does not matter.",
-        "The pixel in column i and row j of a level is row `start + j * W + i` of `value`: "
-        "`grad[b, start + j * W + i, m] += weight * attention * g`.",
-    ],
-)
-
 
 # --- near_kink ------------------------------------------------------------------------------------------------------
 
@@ -1172,6 +1081,100 @@ exercise(
         "one before the first pixel to one past the last.",
         "`x = locations * sizes - 0.5` with sizes shaped so that each level gets its own (W, H); `nearest = x.round()`; "
         "compare the distance with tol; `.any(-1)` joins x and y.",
+    ],
+)
+
+
+# --- grad_value ------------------------------------------------------------------------------------------------------
+
+exercise(
+    "07.grad_value",
+    reference=_truth(0),
+    cases=[
+        one_point,
+        in_float64,
+        far_outside,
+        several_heads,
+        two_images,
+        across_the_border,
+        several_levels,
+        neighbouring_cells,
+        the_same_cell,
+        several_points,
+    ],
+    axes=["image", "pixel", "head", "channel"],
+    autograd=False,
+    forbid=NO_GRID_SAMPLE,
+    carries=CARRIES,
+    mistakes=[
+        *_common(0),
+        Mistake(
+            "when a pixel keeps only what the last point wrote",
+            _wrong(0, into="assign"),
+            "Two points share a pixel. Is something set where it should be added to?",
+        ),
+        Mistake(
+            "when `+=` on a list of indices keeps one of several points that name the same pixel",
+            _wrong(0, into="index"),
+            "`t[indices] += x` reads all, adds, then writes all: of two equal indices one is lost. `index_add_` and "
+            "`index_put_(…, accumulate=True)` add every one.",
+        ),
+        Mistake(
+            "when the attention weights are missing",
+            _wrong(0, attention=False),
+            "A point with a small weight let little of the pixel through. How much comes back?",
+        ),
+        Mistake(
+            "when the fractions of x and y are swapped",
+            _wrong(0, weights=lambda fx, fy: _weights(fy, fx)),
+            "The weights are those of the forward pass. Moving right changes x.",
+        ),
+        Mistake(
+            "when each weight goes to the opposite corner",
+            _wrong(0, weights=lambda fx, fy: _weights(1 - fx, 1 - fy)),
+            "The nearer a pixel, the more it was read, and the more it gets.",
+        ),
+        Mistake(
+            "when everything goes to the nearest pixel",
+            _wrong(0, weights=lambda fx, fy: _weights(fx.round(), fy.round())),
+            "Four pixels were read, each by its weight.",
+        ),
+        Mistake(
+            "when all four pixels get the same",
+            _wrong(0, weights=lambda fx, fy: (torch.ones_like(fx),) * 4),
+            "How much of a pixel was read is its corner weight.",
+        ),
+        Mistake(
+            "when the pixel's own value is multiplied in",
+            lambda value, *rest: value * _backward(value, *rest)[0],
+            "The output is linear in the pixel. Is the slope of 3·v equal to 3·v?",
+        ),
+        Mistake(
+            "when the size factor of the locations is used here too",
+            lambda value, shapes, locations, attention, grad_out: _backward(
+                value, shapes, locations, attention * shapes.prod(-1)[:, None], grad_out
+            )[0],
+            "No location moves here: the pixel does.",
+        ),
+        Mistake(
+            "when every image writes into the first",
+            lambda value, *rest: torch.cat(
+                [_backward(value, *rest)[0].sum(0, keepdim=True), torch.zeros_like(value[1:])]
+            ),
+            "The gradient has a batch axis too.",
+        ),
+        Mistake(
+            "when the result is always float32",
+            lambda *call: _backward(*call)[0].float(),
+            "Make the result with `torch.zeros_like(value)`.",
+        ),
+    ],
+    hints=[
+        "In the forward pass a point reads four pixels. Which four does it write to here, and how much to each?",
+        "Start from zeros shaped like `value`. Go over the points; each *adds* corner weight × attention weight × g to its "
+        "corners that lie inside. Who else was there does not matter.",
+        "The pixel in column i and row j of a level is row `start + j * W + i` of `value`: "
+        "`grad[b, start + j * W + i, m] += weight * attention * g`.",
     ],
 )
 
