@@ -1,0 +1,119 @@
+"""Lab 07: what its mistakes are built on is right, and answers its mistakes do not cover are judged too."""
+
+import pytest
+import torch
+
+from checks import lab07
+from checks.exercise import Draw, find
+from checks.grade import grade
+from msda_core import reference
+from msda_core.figures import gradients
+from solutions import lab07 as solved
+
+CASES = find("07.grad_locations").cases
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_the_mistakes_are_options_of_a_right_answer(case, seed):
+    call = [t.double() if t.dtype.is_floating_point else t for t in case(Draw(seed))]
+    truths = reference.exact_gradients(*call[:2], None, *call[2:])
+    for mine, truth in zip(lab07._backward(*call), truths):
+        torch.testing.assert_close(mine, truth, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_points_stand_on_a_kink_only_where_they_are_meant_to(seed):
+    for case in CASES:
+        _, shapes, locations, *_ = case(Draw(seed))
+        on = lab07._near(locations, shapes, 1e-3).any().item()
+        assert on == (case.__name__ == "on_pixel_centres"), case.__name__
+
+
+def test_at_a_kink_the_truth_is_the_slope_to_the_right_and_below():
+    value = torch.tensor([[0.0, 1.0, 5.0, 2.0]]).reshape(1, 4, 1, 1)
+    location = torch.tensor([(1 + 0.5) / 4, 0.5]).reshape(1, 1, 1, 1, 1, 2)
+    call = value, torch.tensor([[1, 4]]), location, torch.ones(1, 1, 1, 1, 1), torch.ones(1, 1, 1)
+    grad = find("07.grad_locations").reference(*call)
+    assert grad.flatten().tolist() == [4 * (5 - 1), -1.0]
+
+
+def test_autograd_is_no_answer():
+    def grad_value(value, spatial_shapes, sampling_locations, attention_weights, grad_out):
+        with torch.enable_grad():
+            leaf = value.clone().requires_grad_()
+            (leaf * 2).sum().backward()
+        return leaf.grad
+
+    report = grade("07.grad_value", grad_value)
+    assert report.state == "fail"
+    assert "automatic differentiation is switched off inside this answer" in report.worst.message
+
+
+def test_index_add_and_accumulate_are_answers():
+    def grad_value(value, spatial_shapes, sampling_locations, attention_weights, grad_out):
+        B, S, M, D = value.shape
+        start, grad = 0, torch.zeros_like(value)
+        for l, (H, W) in enumerate(spatial_shapes.tolist()):
+            xy = sampling_locations[:, :, :, l] * torch.tensor([W, H]) - 0.5
+            whole = xy.floor()
+            f, whole = xy - whole, whole.long()
+            for i in (0, 1):
+                for j in (0, 1):
+                    c, r = whole[..., 0] + i, whole[..., 1] + j
+                    w = (f[..., 0] if i else 1 - f[..., 0]) * (f[..., 1] if j else 1 - f[..., 1])
+                    ok = (c >= 0) & (c < W) & (r >= 0) & (r < H)
+                    b, q, m, k = ok.nonzero(as_tuple=True)
+                    amount = (w * attention_weights[:, :, :, l])[b, q, m, k, None] * grad_out.reshape(B, -1, M, D)[
+                        b, q, m
+                    ]
+                    pixel = (start + r * W + c)[b, q, m, k]
+                    grad.index_put_((b, pixel, m), amount, accumulate=True)
+            start += H * W
+        return grad
+
+    assert grade("07.grad_value", grad_value).state == "pass"
+
+
+@pytest.mark.parametrize(
+    ("steps", "state"),
+    [
+        ({torch.float64: 1e-5, torch.float32: 5e-3, torch.float16: 0.1, torch.bfloat16: 0.2}, "pass"),
+        ({torch.float64: 1e-5, torch.float32: 1e-6, torch.float16: 0.1, torch.bfloat16: 0.2}, "fail"),
+        ({torch.float64: 1e-3, torch.float32: 5e-3, torch.float16: 0.1, torch.bfloat16: 0.2}, "fail"),
+        (dict.fromkeys(lab07.DTYPES, 0.0), "fail"),
+        (dict.fromkeys(lab07.DTYPES, float("nan")), "fail"),
+        (dict.fromkeys(lab07.DTYPES, None), "fail"),
+        (dict.fromkeys(lab07.DTYPES, True), "fail"),
+    ],
+)
+def test_any_good_step_is_a_good_step(steps, state):
+    report = grade("07.choose_eps", lambda dtype: steps[dtype])
+    assert report.state == state, report.text()
+
+
+def test_one_step_for_all_is_named_whatever_it_is():
+    for eps in (1e-3, 1e-5):
+        report = grade("07.choose_eps", lambda dtype, eps=eps: eps)
+        assert report.mistake is not None and report.mistake.name == "with one step for every dtype"
+
+
+def test_a_flat_loop_that_indexes_rightly_passes():
+    def numeric_gradient(fn, x, eps):
+        flat, grads = x.reshape(-1), []
+        for n in range(x.numel()):
+            step = torch.zeros_like(flat)
+            step[n] = eps
+            grads.append((fn((flat + step).reshape(x.shape)) - fn((flat - step).reshape(x.shape))) / (2 * eps))
+        return torch.stack(grads).reshape(x.shape)
+
+    assert grade("07.numeric_gradient", numeric_gradient).state == "pass"
+
+
+def test_the_bench_finds_a_wrong_gradient():
+    right = dict(what="sampling_locations", dtype=torch.float64, eps=1e-4, on_centres=True)
+    _, said = gradients.bench(solved.grad_locations, solved.numeric_gradient, solved.near_kink, **right)
+    assert float(said.split("at most ")[1].split(". ")[0]) < 1e-9
+    wrong = lambda *call: solved.grad_locations(*call).flip(-1)  # noqa: E731
+    _, said = gradients.bench(wrong, solved.numeric_gradient, solved.near_kink, **right)
+    assert float(said.split("at most ")[1].split(". ")[0]) > 0.1
