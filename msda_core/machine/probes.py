@@ -503,22 +503,6 @@ def _(t):
     return probe_gather_rows[(4096,)](t["x"], t["index"], t["y"], N=4, P=8, D=32, num_warps=2)
 
 
-@triton.jit
-def probe_reread(x_ptr, y_ptr, rounds, BLOCK: tl.constexpr, SPAN: tl.constexpr):
-    pid = tl.program_id(0)
-    offs = tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], tl.float32)
-    for i in range(rounds):
-        start = (pid * 7 + i * 131) * BLOCK % SPAN
-        total += tl.load(x_ptr + start + offs, cache_modifier=".cg")
-    tl.store(y_ptr + pid * BLOCK + offs, total)
-
-
-@_case("time_reread", "16 MB, read 32 times past L1", TIMED, x=_random(1 << 22), y=_zeros(2048, 2048))
-def _(t):
-    return probe_reread[(2048,)](t["x"], t["y"], 32, BLOCK=2048, SPAN=1 << 22, num_warps=8)
-
-
 def _time_add(name, dtype):
     @_case(name, "rows that meet under reductions", TIMED, x=_random(1 << 16, 32, dtype=dtype),
            index=_indices(1 << 16, 20000), y=_zeros(20000, 32, dtype=dtype))  # fmt: skip
