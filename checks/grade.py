@@ -256,18 +256,20 @@ class _Run:
         return verdict("pass", outcome.value or "")
 
     def _recognise(self) -> Mistake | None:
-        """The known mistake that behaves as this answer did in every check that ran, and not as the reference does.
+        """The known mistake that behaves as this answer did in every case that ran, and not as the reference does.
 
         First to the element at which a kernel was stopped, then to the tensor; and if no mistake explains everything,
-        one that explains a failing check is still the best lead. What tells mistakes apart soonest is tried first:
-        cases before properties, which may compile; failing ones before the others.
+        one that explains a failing check is still the best lead. What tells mistakes apart soonest is tried first;
+        properties that hold, which may take a compiler, are not.
         """
         usable = lambda o: o.timeout is None and not o.reached and not o.forbidden  # noqa: E731
         failing = [one for one in self._failing if usable(one[2])]
         if not failing:
             return None
-        rest = [one for one in self.outcomes if usable(one[2]) and not any(one is other for other in failing)]
-        everything = sorted(failing + rest, key=lambda one: hasattr(one[0], "check"))
+        is_property = lambda one: hasattr(one[0], "check")  # noqa: E731
+        known = {id(outcome) for _, _, outcome in failing}
+        rest = [one for one in self.outcomes if usable(one[2]) and not is_property(one) and id(one[2]) not in known]
+        everything = sorted(failing + rest, key=is_property)
         behaviour: dict[tuple[int, int], Outcome] = {}  # (mistake, check) → what came of it
         for picked in (everything, failing[-1:]):
             for exactly in (True, False):
