@@ -714,7 +714,8 @@ def _():
 def _():
     recorded = mo.ui.dropdown(
         {
-            "this operator, blocks of queries, float16": "msda_forward_f16",
+            "this operator, 3 heads of 20 channels, float16": "msda_forward_odd",
+            "this operator, 8 heads of 32 channels, float16": "msda_forward_f16",
             "this operator, one thread per output element, float32": "msda_element_f32",
             "this operator, one thread per point, float32": "msda_point_f32",
             "gathered rows, float16": "gather_rows_f16",
@@ -722,7 +723,7 @@ def _():
             "a copy that begins in the middle of a sector": "copy_f32_misaligned",
             "a copy of a length that is no multiple of four": "copy_f32_ragged",
         },
-        value="this operator, blocks of queries, float16",
+        value="this operator, 3 heads of 20 channels, float16",
         label="kernel",
     )
     recorded
@@ -775,8 +776,25 @@ def _(real_stride):
     from msda_core.machine.probes import probe_stride as _kernel
 
     _x, _y = torch.randn(16 * 1024), torch.empty(1024)
-    _report = _machine.profile(_kernel, (4,), _x, _y, real_stride.value, BLOCK=256, num_warps=2, target="sm_90")
-    mo.plain_text(str(_report))
+    profiled = _machine.profile(_kernel, (4,), _x, _y, real_stride.value, BLOCK=256, num_warps=2, target="sm_90")
+    mo.plain_text(str(profiled))
+    return (profiled,)
+
+
+@app.cell(hide_code=True)
+def _(profiled, real_stride):
+    _each = profiled.loads.sectors / profiled.loads.requests
+    _alone = len({4 * real_stride.value * lane // 32 for lane in range(32)})
+    mo.md(
+        f"At this stride the picture at the top shows {_alone} sectors a request; this kernel has **{_each:g}**. "
+        + (
+            "With stride 1 a lane loads its four neighbouring elements at once: 16 bytes, a quarter of the requests."
+            if real_stride.value == 1
+            else "The compiler gives each lane four neighbouring elements of the *output*, so that it can store 16 bytes at "
+            "once. Each of a lane's four loads then stands four strides from its neighbour's. Nobody wrote that: you only "
+            "see it when you count."
+        )
+    )
     return
 
 
