@@ -361,7 +361,10 @@ STORED = "BSMD"  # the order of value's axes in memory
 
 def _flat_inputs(draw: Draw, *, B=1, Q=2, M=2, D=3, K=3, shapes=((3, 5), (2, 3)), starts=None, S=None, stored=STORED,
                  spread=0.1):  # fmt: skip
-    """One call on flat memory, with NaN wherever no level's pixel lies."""
+    """One call on flat memory, with NaN wherever no level's pixel lies.
+
+    Memory goes on past the end of `value`, as a GPU's does: a wrong offset reads NaN there, and does not raise.
+    """
     sizes = [h * w for h, w in shapes]
     starts = [sum(sizes[:l]) for l in range(len(sizes))] if starts is None else starts
     S = sum(sizes) if S is None else S
@@ -370,11 +373,12 @@ def _flat_inputs(draw: Draw, *, B=1, Q=2, M=2, D=3, K=3, shapes=((3, 5), (2, 3))
         value[:, start : start + size] = draw.normal(B, size, M, D) + 1
     memory = value.permute([STORED.index(axis) for axis in stored]).contiguous()
     strides = memory.permute([stored.index(axis) for axis in STORED]).stride()
+    memory = torch.cat([memory.flatten(), memory.new_full((3 * memory.numel(),), float("nan"))])
     L = len(shapes)
     locations = draw.uniform(B, Q, M, L, K, 2, low=-spread, high=1 + spread)
     weights = draw.uniform(B, Q, M, L, K, low=0.1, high=1.0)
     weights = weights / weights.sum((-1, -2), keepdim=True)
-    return memory.flatten(), (B, S, M, D), strides, torch.tensor(shapes), torch.tensor(starts), locations, weights
+    return memory, (B, S, M, D), strides, torch.tensor(shapes), torch.tensor(starts), locations, weights
 
 
 def _flat_reference(
@@ -391,55 +395,66 @@ def one_level_one_head(draw: Draw):
 
 def several_heads(draw: Draw):
     """each head's channels lie beside the others', pixel by pixel"""
-    return _flat_inputs(draw, M=3, K=2, shapes=((4, 2),), spread=-0.2)
+    return _flat_inputs(draw, M=3, K=2, shapes=((3, 4),), spread=-0.2)
 
 
 def two_images(draw: Draw):
     """the second image lies after all pixels of the first"""
-    return _flat_inputs(draw, B=2, Q=1, shapes=((2, 5),), spread=-0.2)
+    return _flat_inputs(draw, B=2, Q=1, shapes=((5, 3),), spread=-0.2)
 
 
-def two_levels_and_the_border(draw: Draw):
+def two_levels(draw: Draw):
+    """the second level begins where the first one ends"""
+    return _flat_inputs(draw, shapes=((3, 5), (5, 4)), spread=-0.25)
+
+
+def across_the_border(draw: Draw):
     """pixels outside a level are zero, whatever lies there in memory"""
-    return _flat_inputs(draw, spread=0.15)
+    memory, shape, strides, shapes, starts, locations, weights = _flat_inputs(
+        draw, Q=4, M=1, K=2, shapes=((4, 6),), starts=[9], S=43, spread=-0.2
+    )
+    # Each query has one point across an edge: left, right, top, bottom.
+    locations[0, :, 0, 0, 0] = torch.tensor([(-0.04, 0.4), (1.03, 0.6), (0.45, -0.05), (0.55, 1.04)])
+    return memory, shape, strides, shapes, starts, locations, weights
 
 
 def levels_with_gaps(draw: Draw):
     """levels lie where `level_start_index` says: here with gaps between them"""
-    return _flat_inputs(draw, starts=[4, 21], S=30, spread=0.15)
+    return _flat_inputs(draw, starts=[7, 30], S=46, spread=0.15)
 
 
 def coarse_level_first(draw: Draw):
     """levels may lie in any order: here the last one comes first"""
-    return _flat_inputs(draw, starts=[7, 0], S=22, spread=0.1)
+    return _flat_inputs(draw, starts=[14, 5], S=38, spread=0.1)
 
 
 def heads_outermost(draw: Draw):
     """memory as (B, M, S, D): each head has its pixels to itself"""
-    return _flat_inputs(draw, B=2, Q=1, stored="BMSD", spread=0.1)
+    return _flat_inputs(draw, B=2, Q=1, starts=[7, 22], S=34, stored="BMSD", spread=0.1)
 
 
 def channels_outermost(draw: Draw):
     """memory as (B, M, D, S), as a convolution leaves it: the channels of a pixel lie far apart"""
-    return _flat_inputs(draw, stored="BMDS", D=5, spread=0.1)
+    return _flat_inputs(draw, starts=[7, 22], S=34, stored="BMDS", D=5, spread=0.1)
 
 
 def _flat(memory, shape, strides, spatial_shapes, level_start_index, sampling_locations, attention_weights, *,
-          width=lambda H, W: W, starts=None, base=None, strided=None, channel=None, start_step=None, outside="skip",
-          attend=True, half=0.5, flip=False):  # fmt: skip
+          width=lambda H, W: W, starts=None, base=None, strided=lambda shape, strides: strides, start_step=None,
+          outside="skip", attend=True, half=0.5, flip=False, scale=lambda H, W: (W, H), add=True, mean=False):  # fmt: skip
     """The right answer, and by its options the wrong ones."""
     B, S, M, D = shape
-    strides = strides if strided is None else strided(shape)
-    (step_b, step_s, step_m, step_d), Q, K = strides, sampling_locations.shape[1], sampling_locations.shape[4]
+    step_b, step_s, step_m, step_d = strides = strided(shape, strides)
+    Q, K = sampling_locations.shape[1], sampling_locations.shape[4]
     levels = spatial_shapes.tolist()
     firsts = level_start_index.tolist() if starts is None else starts(levels)
     out = memory.new_zeros(B, Q, M, D)
-    channels = torch.arange(D) * (step_d if channel is None else channel)
+    channels = torch.arange(D) * step_d
     for b, q, m, l, k in _every(B, Q, M, len(levels), K):
         H, W = levels[l]
         x, y = sampling_locations[b, q, m, l, k].tolist()[:: -1 if flip else 1]
-        x, y = x * W - half, y * H - half
+        x, y = x * scale(H, W)[0] - half, y * scale(H, W)[1] - half
         x0, y0 = floor(x), floor(y)
+        attention = attention_weights[b, q, m, l, k].item() if attend else 1
         at_level = firsts[l] * (step_s if start_step is None else start_step)
         at_level += b * step_b + m * step_m if base is None else base(b, m, strides)
         for i, j, weight in (
@@ -449,17 +464,27 @@ def _flat(memory, shape, strides, spatial_shapes, level_start_index, sampling_lo
             (x0 + 1, y0 + 1, (x - x0) * (y - y0)),
         ):
             inside = 0 <= i < W and 0 <= j < H
-            if outside == "skip" and not inside:
-                continue
-            if outside == "rows" and not 0 <= j < H or outside == "level" and not 0 <= j * W + i < H * W:
-                continue
             if outside == "clamp":
                 i, j = min(max(i, 0), W - 1), min(max(j, 0), H - 1)
-            if outside == "times zero":
+            elif outside == "times zero":
                 weight *= inside
-            weight *= attention_weights[b, q, m, l, k].item() if attend else 1
-            out[b, q, m] += weight * memory[at_level + (j * width(H, W) + i) * step_s + channels]
-    return out.reshape(B, Q, M * D)
+            elif not inside and not _let_through(outside, i, j, H, W):
+                continue
+            part = attention * weight * memory[at_level + (j * width(H, W) + i) * step_s + channels]
+            out[b, q, m] = out[b, q, m] + part if add else part
+    return out.reshape(B, Q, M * D) / (len(levels) * K if mean else 1)
+
+
+def _let_through(test: str, i: int, j: int, H: int, W: int) -> bool:
+    """Whether a pixel outside passes a test for being inside; all but the first are wrong tests."""
+    return {
+        "skip": False,
+        "read": True,
+        "rows": 0 <= j < H,
+        "columns": 0 <= i < W,
+        "level": 0 <= j * W + i < H * W,
+        "one more": 0 <= i <= W and 0 <= j <= H,
+    }[test]
 
 
 def _every(*sizes):
@@ -478,7 +503,8 @@ FLAT_CASES = [
     one_level_one_head,
     several_heads,
     two_images,
-    two_levels_and_the_border,
+    two_levels,
+    across_the_border,
     levels_with_gaps,
     coarse_level_first,
     heads_outermost,
@@ -523,12 +549,22 @@ FLAT_MISTAKES = [
     _flat_mistake(
         "when the strides are computed from the shape instead of read",
         "That holds for a contiguous tensor only. `strides` says how this one lies in memory.",
-        strided=lambda shape: tuple(prod(shape[axis + 1 :]) for axis in range(4)),
+        strided=lambda shape, strides: tuple(prod(shape[axis + 1 :]) for axis in range(4)),
     ),
     _flat_mistake(
         "when the channels of a pixel are taken to lie side by side",
         "They do if the last stride is 1. A convolution leaves them S elements apart.",
-        channel=1,
+        strided=lambda shape, strides: (*strides[:3], 1),
+    ),
+    _flat_mistake(
+        "when one pixel is taken to lie M*D elements from the next",
+        "It does if `value` is contiguous. `strides` says how far it is here.",
+        strided=lambda shape, strides: (strides[0], shape[2] * shape[3], *strides[2:]),
+    ),
+    _flat_mistake(
+        "when a corner outside the image is read all the same",
+        "Its offset is a number like any other, and what lies there belongs to somebody else. Decide before you read.",
+        outside="read",
     ),
     _flat_mistake(
         "when a corner outside is read and then multiplied by zero",
@@ -539,6 +575,16 @@ FLAT_MISTAKES = [
         "when a corner to the left or right of the image is read all the same",
         "Left of the first pixel of a row, memory holds the last pixel of the row before. Test x as well as y.",
         outside="rows",
+    ),
+    _flat_mistake(
+        "when a corner above or below the image is read all the same",
+        "Below the last row, memory holds the next level, or nothing of yours. Test y as well as x.",
+        outside="columns",
+    ),
+    _flat_mistake(
+        "when column W and row H count as inside",
+        "Pixels count from 0. Which is the last one of a row of W?",
+        outside="one more",
     ),
     _flat_mistake(
         "when an offset inside the level counts as a pixel inside the image",
@@ -565,6 +611,21 @@ FLAT_MISTAKES = [
         "when the half pixel is forgotten",
         "Location 0 is the edge of the first pixel, not its centre. `lab01.to_pixels` knows.",
         half=0.0,
+    ),
+    _flat_mistake(
+        "when x is scaled by H and y by W",
+        "x runs along a row. How many pixels does a row have?",
+        scale=lambda H, W: (H, W),
+    ),
+    _flat_mistake(
+        "when only the last corner of the last point is kept",
+        "Is something set where it should be added to?",
+        add=False,
+    ),
+    _flat_mistake(
+        "when the samples are averaged instead of added",
+        "The weights already say how much each sample counts.",
+        mean=True,
     ),
 ]
 
