@@ -31,7 +31,8 @@ import torch
 
 from msda_core.device import load_triton
 from msda_core.machine import worker
-from msda_core.machine.emulate import Emulation, Launch, bind
+from msda_core.machine.emulate import Emulation
+from msda_core.machine.launch import Launch, bind
 from msda_core.machine.layout import condense as condense_ttgir
 from msda_core.machine.lower import Lowering, _Shipment, lower_launch
 from msda_core.machine.ptx import condense as condense_ptx

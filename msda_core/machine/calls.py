@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from msda_core.machine.emulate import Emulation, bind
+from msda_core.machine.emulate import Emulation
 from msda_core.machine.guard import guard
+from msda_core.machine.launch import bind
 from msda_core.machine.lower import lower_launch
 from msda_core.machine.trace import Recorder, Trace
 from msda_core.machine.traffic import (

@@ -15,17 +15,14 @@ This is Triton's own interpreter, driven by an executor of ours that adds four t
 One launch at a time: the interpreter keeps its state in module globals.
 """
 
-import ast
+import builtins
 import contextlib
-import inspect
 import linecache
 import sys
-import textwrap
 import threading
 import types
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,17 +31,17 @@ import torch
 from msda_core.device import load_triton
 from msda_core.machine import errors
 from msda_core.machine.errors import Frame
+from msda_core.machine.launch import Launch, bind, check_devices, is_descriptor
+from msda_core.machine.numbers import bf16_atomic_add, bits_to_float32, float32_to_bits, to_integer
+from msda_core.machine.source import allowed_in_kernel, capture_scope, rewrite
 
-__all__ = ["Access", "Argument", "Emulation", "Launch", "bind", "bits_to_float32", "float32_to_bits", "host_launch"]
+__all__ = ["Access", "Argument", "Emulation", "Launch", "bind"]
 
 REGION = 54  # log2 of the made-up address range of one argument; leaves room for 511 arguments in an int64
 SHELF = 40  # log2 of the canonical address range of one storage
 MIDDLE = 1 << (REGION - 1)
 _MARK = "__machine_function__"
 _lock = threading.RLock()
-
-
-# --- What a launch is -------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -80,24 +77,6 @@ class Argument:
 
 
 @dataclass(eq=False)
-class Launch:
-    """A kernel, unwrapped, with its arguments, constants, launch options and grid."""
-
-    kernel: Any
-    fn: types.FunctionType
-    name: str
-    values: dict[str, Any]  # parameter -> what the caller passed
-    constants: tuple[str, ...]  # names of the constexpr parameters
-    options: dict[str, Any]  # num_warps and friends
-    grid: tuple[int, int, int]
-    pre_hooks: list[Callable] = field(default_factory=list)
-
-    @property
-    def programs(self) -> int:
-        return self.grid[0] * self.grid[1] * self.grid[2]
-
-
-@dataclass(eq=False)
 class Access:
     """One memory operation of one program, before it happens.
 
@@ -121,301 +100,6 @@ class Access:
     argument: Argument | None = None
     value: np.ndarray | None = None
     dtype: Any = None
-
-
-def is_kernel(obj) -> bool:
-    load_triton()
-    from triton.runtime.jit import KernelInterface
-
-    return isinstance(obj, KernelInterface)
-
-
-def unwrap(kernel, args: Sequence, kwargs: Mapping[str, Any]):
-    """Strip `triton.autotune` and `triton.heuristics`, adding the constants and options they would add.
-
-    An autotuned kernel runs with the first of its configurations that survive pruning: nothing is timed here.
-
-    Returns:
-        (kernel, kwargs, pre-run hooks)
-    """
-    load_triton()
-    from triton.runtime.autotuner import Autotuner, Heuristics
-    from triton.runtime.interpreter import InterpretedFunction
-    from triton.runtime.jit import JITFunction
-
-    kwargs, hooks = dict(kwargs), []
-    while not isinstance(kernel, (JITFunction, InterpretedFunction)):
-        if isinstance(kernel, Autotuner):
-            named = dict(zip(kernel.arg_names, args))
-            kernel.nargs = named
-            try:
-                config = kernel.prune_configs(kwargs)[0] if len(kernel.configs) > 1 else kernel.configs[0]
-            finally:
-                kernel.nargs = None
-            chosen = config.all_kwargs()
-            clash = sorted(set(chosen) & set(kwargs) - {"num_warps", "num_stages", "num_ctas", "maxnreg"})
-            if clash:
-                raise errors.LaunchError(
-                    f"{kernel.base_fn.__name__} is autotuned over {', '.join(clash)}: leave them out of the launch."
-                )
-            kwargs = {**chosen, **kwargs}
-            if config.pre_hook is not None:
-                hooks.append(lambda values, hook=config.pre_hook: hook(values))
-        elif isinstance(kernel, Heuristics):
-            for name, rule in kernel.values.items():
-                kwargs[name] = rule({**dict(zip(kernel.arg_names, args)), **kwargs})
-        elif isinstance(getattr(kernel, "fn", None), (JITFunction, InterpretedFunction, Autotuner, Heuristics)):
-            pass
-        else:
-            what = getattr(kernel, "__name__", None) or type(kernel).__name__
-            raise errors.LaunchError(
-                f"Expected a Triton kernel, got {what} ({type(kernel).__name__}). Is `@triton.jit` missing above it?"
-            )
-        kernel = kernel.fn
-    if getattr(kernel, "is_gluon", lambda: False)():
-        raise errors.Unsupported(f"{kernel.__name__} is a Gluon kernel: it cannot be interpreted.")
-    return kernel, kwargs, hooks
-
-
-def _launch_options() -> frozenset[str]:
-    from triton.backends.nvidia.compiler import CUDAOptions
-
-    return frozenset(CUDAOptions.__dataclass_fields__) | {"debug", "instrumentation_mode"}
-
-
-def constant_names(fn: types.FunctionType) -> tuple[str, ...]:
-    """Names of the parameters annotated `tl.constexpr`."""
-    from triton.runtime.jit import _normalize_ty
-
-    notes = inspect.get_annotations(fn)
-    return tuple(n for n in inspect.signature(fn).parameters if n in notes and _normalize_ty(notes[n]) == "constexpr")
-
-
-def bind(kernel, grid, args: Sequence, kwargs: Mapping[str, Any]) -> Launch:
-    """Check a launch as the real launcher would, and more strictly than the interpreter does.
-
-    Args:
-        kernel: any object that `kernel[grid](...)` works on.
-        grid: tuple of 1 to 3 whole numbers, or a function from the bound arguments to one; None if there is none.
-
-    Raises:
-        LaunchError: no kernel, no grid, a bad grid, missing or unknown arguments.
-        Unsupported: a Gluon kernel.
-    """
-    kernel, kwargs, hooks = unwrap(kernel, args, kwargs)
-    fn = kernel.fn
-    if grid is None:
-        raise errors.LaunchError(
-            f"{fn.__name__} was called like a function. Launch it over a grid: {fn.__name__}[grid](...)."
-        )
-    signature = inspect.signature(fn)
-    known = _launch_options()
-    options = {k: v for k, v in kwargs.items() if k in known and k not in signature.parameters}
-    unknown = [k for k in kwargs if k not in signature.parameters and k not in known]
-    if unknown:
-        raise errors.LaunchError(
-            f"{fn.__name__} has no parameter {', '.join(unknown)}; it takes {', '.join(signature.parameters)}."
-        )
-    try:
-        bound = signature.bind(*args, **{k: v for k, v in kwargs.items() if k in signature.parameters})
-    except TypeError as error:
-        raise errors.LaunchError(f"{fn.__name__}{signature}: {error}.") from None
-    bound.apply_defaults()
-    values = dict(bound.arguments)
-    if callable(grid):
-        grid = grid(values)
-    try:
-        grid = tuple(int(n) for n in grid)
-    except TypeError:
-        raise errors.LaunchError(
-            f"The grid of {fn.__name__} must be a tuple of 1 to 3 whole numbers, got {grid!r}. Is a comma missing?"
-        ) from None
-    if not 1 <= len(grid) <= 3 or min(grid) < 0:
-        raise errors.LaunchError(
-            f"The grid of {fn.__name__} must be 1 to 3 whole numbers that are not negative, got {grid}."
-        )
-    if getattr(kernel, "pre_run_hooks", None):
-        hooks = [*hooks, *(lambda values, hook=h: hook(**values) for h in kernel.pre_run_hooks)]
-    return Launch(kernel, fn, fn.__name__, values, constant_names(fn), options, grid + (1,) * (3 - len(grid)), hooks)
-
-
-def check_devices(launch: Launch):
-    """Refuse tensors on different devices, or with no memory at all.
-
-    Raises:
-        LaunchError: says which tensor is where.
-    """
-    devices = {}
-    for name, tensor in _tensors(launch.values):
-        devices.setdefault(str(tensor.device), name)
-    if len(devices) > 1:
-        where = ", ".join(f"{name} on {device}" for device, name in devices.items())
-        raise errors.LaunchError(f"The tensors of {launch.name} are on different devices: {where}.")
-    if any(device.startswith("meta") for device in devices):
-        raise errors.LaunchError(f"The tensors of {launch.name} are on the meta device: they have no memory to read.")
-
-
-def _tensors(values: Mapping[str, Any]):
-    """(name, tensor) of every tensor among the arguments, inside tuples and descriptors too."""
-
-    def walk(name, value):
-        if isinstance(value, (tuple, list)):
-            for i, item in enumerate(value):
-                yield from walk(f"{name}[{i}]", item)
-        elif _is_descriptor(value):
-            yield from walk(name, value.base)
-        elif isinstance(value, torch.Tensor):
-            yield name, value
-        elif isinstance(getattr(value, "base", None), torch.Tensor):  # triton.reinterpret
-            yield name, value.base
-
-    for name, value in values.items():
-        yield from walk(name, value)
-
-
-def _is_descriptor(value) -> bool:
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    return isinstance(value, TensorDescriptor)
-
-
-# --- The kernel's source ----------------------------------------------------------------------------------------------
-
-_rewritten: "weakref.WeakKeyDictionary[types.FunctionType, tuple]" = weakref.WeakKeyDictionary()
-
-
-def function_source(fn: types.FunctionType) -> tuple[str, int]:
-    """Source of a function from its `def` on, dedented, and the line its `def` is on in its file.
-
-    Raises:
-        OSError: the source is not to be had (a function made by exec).
-    """
-    lines, start = inspect.getsourcelines(fn)
-    skip = next((i for i, line in enumerate(lines) if line.lstrip().startswith(("def ", "async def "))), 0)
-    return textwrap.dedent("".join(lines[skip:])), start + skip
-
-
-def free_names(tree: ast.AST) -> dict[str, ast.Name]:
-    """Names a function body reads but nowhere binds, each with its first use."""
-    function = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
-    bound = {a.arg for n in ast.walk(function) if isinstance(n, ast.arguments) for a in _all_args(n)}
-    bound |= {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    bound |= {n.name for n in ast.walk(function) if isinstance(n, ast.FunctionDef) and n is not function}
-    free = {}
-    for statement in function.body:
-        annotations = {
-            id(m) for n in ast.walk(statement) if isinstance(n, ast.AnnAssign) for m in ast.walk(n.annotation)
-        }
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in annotations:
-                if node.id not in bound:
-                    free.setdefault(node.id, node)
-    return free
-
-
-def _all_args(a: ast.arguments):
-    return [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, [a.vararg, a.kwarg])]
-
-
-def capture_scope(fn: types.FunctionType) -> dict[str, Any]:
-    """The globals and closure variables a function sees, as one new dictionary."""
-    scope = dict(fn.__globals__)
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
-        with contextlib.suppress(ValueError):  # a cell not yet filled
-            scope[name] = cell.cell_contents
-    return scope
-
-
-def allowed_in_kernel(value) -> bool:
-    """Whether the compiler lets a kernel read this global (Triton's own rule)."""
-    load_triton()
-    import triton.language as tl
-    from triton.runtime.interpreter import InterpretedFunction
-    from triton.runtime.jit import JITCallable, KernelInterface
-
-    module = getattr(value, "__module__", None) or ""
-    return (
-        isinstance(value, (types.ModuleType, JITCallable, KernelInterface, InterpretedFunction, tl.constexpr, tl.dtype))
-        or getattr(value, "__triton_builtin__", False)
-        or getattr(value, "__triton_aggregate__", False)
-        or module.startswith(("triton.language", "triton.experimental"))
-        or (isinstance(value, tuple) and hasattr(value, "_fields"))
-        or (isinstance(value, type) and issubclass(value, tuple))
-    )
-
-
-def _rewrite(fn: types.FunctionType):
-    """Code object of the interpreter's version of a function, the names it borrows, and its free names."""
-    cached = _rewritten.get(fn)
-    if cached is None:
-        from triton.runtime import interpreter
-
-        try:
-            source, lineno = function_source(fn)
-        except (OSError, TypeError, IndentationError):
-            cached = (None, (), {})
-        else:
-            tree = ast.parse(source)
-            free = {n: (node.lineno + lineno - 1, node.col_offset) for n, node in free_names(tree).items()}
-            before = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-            for node in ast.walk(tree):
-                if isinstance(node, ast.FunctionDef):
-                    node.decorator_list = []
-                    node.returns = None
-                    for arg in _all_args(node.args):
-                        arg.annotation = None
-                    break
-            tree = interpreter.ASTTransformer().visit(tree)
-            ast.fix_missing_locations(tree)
-            ast.increment_lineno(tree, lineno - 1)
-            borrowed = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - before
-            borrowed = tuple(n for n in borrowed if hasattr(interpreter, n))
-            module = compile(tree, fn.__code__.co_filename, "exec", dont_inherit=True)
-            code = next(c for c in module.co_consts if isinstance(c, types.CodeType))
-            cached = (code, borrowed, free)
-        _rewritten[fn] = cached
-    return cached
-
-
-# --- bf16 -------------------------------------------------------------------------------------------------------------
-
-
-def bits_to_float32(bits: np.ndarray) -> np.ndarray:
-    """bf16 bit patterns (uint16) as float32: exact."""
-    return (np.asarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
-
-
-def float32_to_bits(x: np.ndarray) -> np.ndarray:
-    """float32 as bf16 bit patterns (uint16), rounded to nearest even; NaN stays NaN, overflow becomes infinity."""
-    raw = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = ((raw + 0x7FFF + ((raw >> 16) & 1)) >> 16).astype(np.uint16)
-    nan = (raw & 0x7FFFFFFF) > 0x7F800000
-    return np.where(nan, ((raw >> 16) | 0x40).astype(np.uint16), rounded)
-
-
-# --- Casts to integers ------------------------------------------------------------------------------------------------
-
-
-def to_integer(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Floats as integers the way a GPU casts them: towards zero, NaN to 0, what does not fit to the nearest that does.
-
-    A CPU gives the least integer for all three, which no pixel has; on a GPU a NaN becomes pixel 0, which exists.
-
-    Source: PTX ISA, `cvt`; NaN is the least integer where a side of the cast has 64 bits.
-    """
-    x, dtype = np.asarray(x), np.dtype(dtype)
-    if dtype.kind not in "iu" or dtype.itemsize < 4:
-        return x.astype(dtype)
-    info, nan = np.iinfo(dtype), np.isnan(x)
-    high, low = x >= float(info.max), x <= float(info.min)
-    whole = np.where(nan | high | low, 0, x).astype(dtype)
-    whole[high], whole[low] = info.max, info.min
-    if max(x.itemsize, dtype.itemsize) == 8:
-        whole[nan] = info.min if dtype.kind == "i" else 2**63
-    return whole
-
-
-# --- The executor -----------------------------------------------------------------------------------------------------
 
 
 class Emulation:
@@ -650,7 +334,7 @@ class Emulation:
             access = self._look("atomic", name, ptr, mask, val.data)
             host = self._to_host(access)
             if access.dtype == tl.bfloat16 and name in ("add", "fadd"):
-                result = _bf16_atomic_add(native, host, val.data, access.mask)
+                result = bf16_atomic_add(native, host, val.data, access.mask)
             else:
                 result = native.atomic_rmw(
                     stock.ir_rmw_op_to_interpreter_rmw_op[op],
@@ -759,7 +443,7 @@ class Emulation:
             from triton.runtime import interpreter
 
             fn = jitted.fn
-            code, borrowed, free = _rewrite(fn)
+            code, borrowed, free = rewrite(fn)
             scope = capture_scope(fn)
             if not (fn.__module__ or "").startswith("triton."):
                 self._check_globals(fn, scope, free)
@@ -774,8 +458,6 @@ class Emulation:
         return found
 
     def _check_globals(self, fn, scope, free):
-        import builtins
-
         from triton import knobs
 
         if getattr(knobs.compilation, "allow_non_constexpr_globals", False):
@@ -861,7 +543,7 @@ class Emulation:
         if isinstance(value, tuple):
             items = [self._convert(interpreter, f"{name}[{i}]", v) for i, v in enumerate(value)]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-        if _is_descriptor(value):
+        if is_descriptor(value):
             desc = interpreter.interpreter_semantic.make_tensor_descriptor(
                 base=self._convert(interpreter, name, value.base),
                 shape=[self._convert(interpreter, name, s) for s in value.shape],
@@ -944,29 +626,3 @@ class Emulation:
 
 def _rtne(interpreter):
     return interpreter._ir.ROUNDING_MODE.RTNE
-
-
-def _bf16_atomic_add(native, host, value, mask):
-    """Widen, add, round to nearest even, store; lanes that share an address take turns, in lane order."""
-    old = np.zeros(host.shape, np.uint16)
-    flat_host, flat_mask, flat_value = host.reshape(-1), mask.reshape(-1), np.asarray(value, np.uint16).reshape(-1)
-    lanes = np.flatnonzero(flat_mask)
-    order = lanes[np.argsort(flat_host[lanes], kind="stable")]
-    addresses = flat_host[order]
-    starts = np.r_[True, addresses[1:] != addresses[:-1]] if order.size else np.zeros(0, bool)
-    turn = np.arange(order.size) - np.maximum.accumulate(np.where(starts, np.arange(order.size), 0))
-    for t in range(int(turn.max()) + 1 if order.size else 0):
-        who = order[turn == t]
-        here, yes = flat_host[who], np.ones(who.size, bool)
-        before = native.load(here, yes, np.zeros(who.size, np.uint16), np.dtype(np.uint16))
-        after = float32_to_bits(bits_to_float32(before) + bits_to_float32(flat_value[who]))
-        native.store(here, after, yes)
-        old.reshape(-1)[who] = before
-    return old
-
-
-def host_launch(kernel, grid, args, kwargs, observer=None, after=None) -> Emulation:
-    """Bind and run a launch; the finished emulation knows its arguments."""
-    emulation = Emulation(bind(kernel, grid, args, kwargs), observer, after)
-    emulation.run()
-    return emulation

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from msda_core.device import load_triton
 from msda_core.machine import errors
-from msda_core.machine.emulate import Access, Emulation, Launch, _tensors, bind
+from msda_core.machine.emulate import Access, Emulation
+from msda_core.machine.launch import Launch, bind, tensors_of
 
 __all__ = ["guard", "protect"]
 
@@ -144,7 +145,7 @@ def check_contiguous(launch: Launch):
         LaunchError: a tensor is not contiguous and none of its strides is among the launch's whole numbers.
     """
     numbers = {int(v) for v in _numbers(launch.values.values())}
-    for name, tensor in _tensors(launch.values):
+    for name, tensor in tensors_of(launch.values):
         if tensor.is_contiguous() or tensor.numel() < 2:
             continue
         strides = {s for s, n in zip(tensor.stride(), tensor.shape) if n > 1 and s != 1}

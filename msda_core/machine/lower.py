@@ -30,9 +30,10 @@ import torch
 
 from msda_core.device import load_triton
 from msda_core.machine import errors
-from msda_core.machine.emulate import Launch, bind, capture_scope, free_names, function_source
+from msda_core.machine.launch import Launch, bind
 from msda_core.machine.layout import MemoryOp, memory_ops
 from msda_core.machine.ptx import Instruction, instructions
+from msda_core.machine.source import capture_scope, free_names, function_source
 
 __all__ = ["TARGETS", "Lowering", "lower", "warm"]
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from msda_core.machine import errors
-from msda_core.machine.emulate import Access, Emulation, bind, bits_to_float32
+from msda_core.machine.emulate import Access, Emulation
+from msda_core.machine.launch import bind
+from msda_core.machine.numbers import bits_to_float32
 from msda_core.machine.trace import Site, Trace
 
 __all__ = ["Interleaving", "LostUpdate", "Race", "Step", "interleave", "races"]

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from msda_core.machine.emulate import Access, Emulation, Launch, bind
+from msda_core.machine.emulate import Access, Emulation
 from msda_core.machine.errors import Frame
+from msda_core.machine.launch import Launch, bind
 
 __all__ = ["Event", "Site", "Trace", "trace"]
 

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from msda_core.machine.emulate import Emulation, bind
+from msda_core.machine.emulate import Emulation
+from msda_core.machine.launch import bind
 from msda_core.machine.layout import MemoryOp
 from msda_core.machine.lower import Lowering, lower_launch
 from msda_core.machine.ptx import Instruction
