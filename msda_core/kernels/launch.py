@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from msda_core.device import INTERPRETED, load_triton
+from msda_core.machine.guard import guarded
 
 triton = load_triton()
 tl = triton.language
@@ -63,7 +64,7 @@ def launch(kernel, grid: tuple[int, int, int], tensors: tuple[Tensor | None, ...
     compiled kernel (7 µs). A pointer that is not 16-byte aligned takes Triton's way, as does a profiler's hook.
     """
     device = tensors[0].device
-    if INTERPRETED:
+    if INTERPRETED or guarded():
         kernel[grid](*tensors, *constants, num_warps=num_warps)
         return
     if device.index != torch.cuda.current_device():

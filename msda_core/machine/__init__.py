@@ -14,7 +14,7 @@ from msda_core.machine.errors import (
     UninitialisedRead,
     Unsupported,
 )
-from msda_core.machine.guard import guard, protect
+from msda_core.machine.guard import guard, guarded, protect
 from msda_core.machine.lower import TARGETS, Lowering, lower, warm
 from msda_core.machine.race import Interleaving, LostUpdate, Race, Step, interleave, races
 from msda_core.machine.roofline import GPU, GPUS, Estimate, Occupancy, Roofline, estimate, occupancy, roofline
@@ -54,6 +54,7 @@ __all__ = [
     "count",
     "estimate",
     "guard",
+    "guarded",
     "interleave",
     "issued",
     "lower",

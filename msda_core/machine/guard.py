@@ -20,7 +20,7 @@ from msda_core.machine import errors
 from msda_core.machine.emulate import Access, Emulation
 from msda_core.machine.launch import Launch, bind, tensors_of
 
-__all__ = ["guard", "protect"]
+__all__ = ["guard", "guarded", "protect"]
 
 _active = threading.local()
 _patched: list[tuple[type, str, object]] = []
@@ -31,6 +31,11 @@ _everywhere: list["guard"] = []
 def _current() -> "guard | None":
     stack = getattr(_active, "stack", None)
     return stack[-1] if stack else (_everywhere[-1] if _everywhere else None)
+
+
+def guarded() -> bool:
+    """Whether a guard watches the launches of the calling thread: a launcher with a short cut must not take it then."""
+    return _current() is not None
 
 
 def _patch():
