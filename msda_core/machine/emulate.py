@@ -558,7 +558,12 @@ class Emulation:
             kind = tl.str_to_ty(mangle_type(value), None)
             return tl.tensor(interpreter.TensorHandle(np.array([self._pointer(name, value)], np.uint64), kind), kind)
         if isinstance(value, np.generic) and not isinstance(value, (float, int)):
-            value = value.item()
+            raise errors.LaunchError(
+                f"{name} of {self.launch.name} is a numpy {type(value).__name__}, which Triton's launcher does not take. "
+                f"Pass {type(value.item()).__name__}({name})."
+            )
+        if isinstance(value, bool):
+            return tl.tensor(interpreter.TensorHandle(np.array([value]), tl.int1), tl.int1)
         if isinstance(value, float):
             return tl.tensor(interpreter.TensorHandle(np.array([value], np.float32), tl.float32), tl.float32)
         if value is None or isinstance(value, (int, tl.constexpr, tl.dtype)):

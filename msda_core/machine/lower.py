@@ -411,7 +411,8 @@ def lower_launch(launch: Launch, target) -> Lowering:
 
 def _clean(reason: str) -> str:
     """The compiler's reason without its exception's name, indentation and repeated source."""
-    reason = re.sub(r"^(\w+Error|AssertionError)\((.*)\)$", r"\2", reason.strip(), flags=re.S).strip("'\" ")
+    quoted = re.match(r"^\w+\(([\"'])(.*)\1\)$", reason.strip(), flags=re.S)
+    reason = quoted[2] if quoted else re.sub(r"^\w*(?:Error|Exception): ", "", reason.strip())
     return re.sub(r"\s+", " ", inspect.cleandoc(reason.replace("\\n", "\n"))).strip()
 
 

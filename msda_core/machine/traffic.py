@@ -341,14 +341,18 @@ def _families(bound: list[_Bound]) -> list[list[_Bound]]:
     """Operations with the same call chain (an unrolled loop gives several), in order of the text."""
     families: dict[tuple, list[_Bound]] = {}
     for b in bound:
-        families.setdefault((b.op.kind, b.op.name, b.op.places), []).append(b)
+        families.setdefault((b.op.kind, b.op.name, b.op.op, b.op.places), []).append(b)
     return list(families.values())
+
+
+#: The interpreter's and the compiler's names for one atomic.
+_OPS = {"fadd": "add", "xchg": "exch"}
 
 
 def _covers(site: Site, op: MemoryOp) -> bool:
     """Whether an operation can have come from this place: same kind, same depth of calls, lines that fit."""
     kind = "load" if op.kind == "async" else op.kind
-    if kind != site.kind or (op.op == "cas") != (site.op == "cas") or len(op.places) != len(site.frames):
+    if kind != site.kind or _OPS.get(op.op, op.op) != _OPS.get(site.op, site.op) or len(op.places) != len(site.frames):
         return False
     return all(f.lineno <= p.line <= f.end_lineno for p, f in zip(op.places, site.frames))
 

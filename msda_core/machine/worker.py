@@ -10,6 +10,7 @@ import importlib
 import json
 import linecache
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -209,13 +210,21 @@ def describe(error, request):
                 )
                 answer["error"] = reason
             break
+    foreign = re.search(r"Unsupported function referenced: <[\w-]+ '?([\w.]+)", answer["error"])
+    if foreign and not answer["lineno"]:  # found before the compiler starts, so it names no line
+        name = foreign[1].split(".")[-1]
+        answer["error"] = (
+            f"{name} is no Triton function: a kernel can call only triton.language and @triton.jit functions."
+        )
+        for f in request.get("functions", ()):
+            for offset, line in enumerate(f["source"].splitlines()):
+                if re.search(rf"\b{name}\s*\(", line) and not line.startswith("def ") and not answer["lineno"]:
+                    answer["lineno"], answer["file"] = f["lineno"] + offset, f["file"]
     return answer
 
 
 def locate_in_log(answer, request):
     """Passes report to the log, as `file:line:column: error: ...`."""
-    import re
-
     for f in request.get("functions", ()):
         hit = re.search(re.escape(f["file"]) + r'"?:(\d+):\d+\)?: error: (.*)', answer["log"])
         if hit:

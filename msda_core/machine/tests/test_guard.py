@@ -277,6 +277,12 @@ def test_mixed_devices_and_things_that_are_no_tensors():
         launch(copy_kernel, (1,), x, x.numpy(), 4, BLOCK=4)
 
 
+def test_a_numpy_number_is_refused_as_by_the_real_launcher():
+    x = torch.zeros(4)
+    with pytest.raises(machine.LaunchError, match=r"n of copy_kernel is a numpy int64.*Pass int\(n\)"):
+        launch(copy_kernel, (1,), x, x.clone(), x.numpy().astype("int64").sum(), BLOCK=4)
+
+
 def test_a_strided_view_without_its_strides_is_refused():
     x, y = torch.randn(4, 8), torch.zeros(4, 8)
     with pytest.raises(machine.LaunchError, match=re.escape("x_ptr of copy_kernel is not contiguous: shape (8, 4)")):

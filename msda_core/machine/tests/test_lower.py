@@ -3,6 +3,7 @@
 import importlib
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -73,6 +74,18 @@ def stub_kernel(x_ptr):
 
 
 @triton.jit
+def numpy_kernel(x_ptr):
+    offs = tl.arange(0, 64)
+    tl.store(x_ptr + offs, np.sqrt(2.0))
+
+
+@triton.jit
+def list_kernel(x_ptr):
+    for i in [1, 2]:
+        tl.store(x_ptr + i, 0.0)
+
+
+@triton.jit
 def uneven_kernel(x_ptr):
     tl.store(x_ptr + tl.arange(0, 48), 1.0)
 
@@ -139,6 +152,8 @@ def test_machine_code_is_made_on_demand():
         (helper_kernel, ("*fp32",), "", "no_such_method"),
         (if_kernel, ("*fp32",), "if x > 0", "condition|scalar|bool|truth"),
         (stub_kernel, ("*fp32",), "static_assert", "04.add_kernel"),
+        (numpy_kernel, ("*fp32",), "np.sqrt", "sqrt is no Triton function"),
+        (list_kernel, ("*fp32",), "for i in [1, 2]", "'List' object|iterat|Only"),
         (uneven_kernel, ("*fp32",), "arange", "power of 2"),
     ],
 )

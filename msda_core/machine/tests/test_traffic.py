@@ -53,6 +53,12 @@ def descriptor_kernel(x_ptr, y_ptr, n):
 
 
 @triton.jit
+def extremes(x_ptr, y_ptr):
+    offs = tl.arange(0, 128)
+    tl.atomic_max(y_ptr + offs, tl.load(x_ptr + offs), sem="relaxed")
+
+
+@triton.jit
 def contended(y_ptr, BLOCK: tl.constexpr):
     tl.atomic_add(y_ptr + tl.arange(0, BLOCK) // 4, 1.0, sem="relaxed")
 
@@ -139,6 +145,17 @@ def test_two_accesses_on_one_line_are_told_apart():
     by_tensor = {e.tensor: s for s in report.sites for e in report.trace.events if e.site is s.site}
     assert (by_tensor["x_ptr"].sectors, by_tensor["y_ptr"].sectors) == (128, 13)
     assert by_tensor["index_ptr"].sectors in (32, 64)  # the layout that the gather wants costs the index a second pass
+
+
+def test_a_float_maximum_is_two_integer_atomics():
+    """The compiler sends the positive lanes through a signed maximum, the negative ones through an unsigned minimum."""
+    x = torch.arange(-64.0, 64.0) + 0.5
+    y = torch.zeros(128)
+    report = machine.profile(extremes, (1,), x, y, num_warps=1)
+    atomics = {s.site.op: s for s in report.sites if s.kind == "atomic"}
+    assert {o: s.bytes for o, s in atomics.items()} == {"max": 256, "umin": 256}
+    assert all(s.sectors == 8 for s in atomics.values()) and "min.u32" in atomics["umin"].instruction
+    assert torch.equal(y, x.clamp_min(0))
 
 
 def test_contention_is_measured():
