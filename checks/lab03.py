@@ -1003,19 +1003,21 @@ def much_arithmetic(draw: Draw):
 
 
 @functools.cache
-def _decoder(itemsize: int) -> tuple[tuple[int, int], int]:
-    """Bytes and operations of the decoder's call; its images share nothing, so one of them is counted."""
-    call = traffic.DECODER
-    one = call._replace(B=1)
-    bounds = _traffic_bounds(traffic.corner_pixels(one.locations(), one.shapes), one.S, one.D, itemsize)
-    return (call.B * bounds[0], call.B * bounds[1]), call.flops
-
-
-def _below_the_clock(answer, draw: Draw) -> str:
+def _decoder() -> dict[int, tuple[tuple[int, int], int]]:
+    """Bytes of one number → bytes and operations of the decoder's call. Its images share nothing: one is counted."""
+    call, image = traffic.DECODER, traffic.DECODER._replace(B=1)
+    corners = traffic.corner_pixels(image.locations(), image.shapes)
+    counted = {}
     for itemsize in (4, 2):
+        once, often = _traffic_bounds(corners, image.S, image.D, itemsize)
+        counted[itemsize] = (call.B * once, call.B * often), call.flops
+    return counted
+
+
+def _below_the_clock(answer, draw: Draw, decoder) -> str:
+    for itemsize, (bytes, flops) in decoder.items():
         name, measured = min(((n, t[itemsize]) for n, t in traffic.DECODER_TIMES.items()), key=lambda pair: pair[1])
-        bytes, flops = _decoder(itemsize)
-        found = answer(bytes, flops, traffic.GPUS["H200 SXM"])
+        found = answer(bytes, flops, traffic.GPUS["H200"])
         floor = found[0] if isinstance(found, (tuple, list)) and found else found
         if not isinstance(floor, (int, float)):
             raise Failed("your function did not return (microseconds, bound).", "kind")
@@ -1040,7 +1042,9 @@ exercise(
     reference=_roofline,
     cases=[read_once, read_often, much_arithmetic],
     properties=[
-        Property("below_the_clock", "the floor of a call that was timed lies below its time", _below_the_clock)
+        Property(
+            "below_the_clock", "the floor of a call that was timed lies below its time", _below_the_clock, _decoder
+        )
     ],
     parts=["microseconds", "bound"],
     mistakes=[

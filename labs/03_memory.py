@@ -48,7 +48,7 @@ def _():
         "| | multiprocessors | DRAM | L2 | all L1 caches | float32 operations | operations in the time of one byte from DRAM |\n"
         "|---|---|---|---|---|---|---|\n"
         + "\n".join(
-            f"| {g.name} | {g.sms} | {g.dram / 1e12:.1f} TB | holds {g.l2 / 1e6:.0f} MB | {g.l1 / 1e12:.0f} TB "
+            f"| {g.name} | {g.sms} | {g.dram / 1e12:.1f} TB | holds {g.l2 / 2**20:.0f} MB | {g.l1 / 1e12:.0f} TB "
             f"| {g.flops / 1e12:.0f} T | **{g.flops / g.dram:.0f}** |"
             for g in traffic.GPUS.values()
         )
@@ -207,7 +207,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(wait, waiting_warps):
-    _gpu = traffic.GPUS["H200 SXM"]
+    _gpu = traffic.GPUS["H200"]
     _picture, _shares = traffic.hidden_latency(waiting_warps.value, wait.value, _gpu)
     _needed = _gpu.dram * wait.value * 1e-9 / _gpu.sms
     mo.vstack(
@@ -553,7 +553,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(decoder_bytes):
-    _gpu = traffic.GPUS["H200 SXM"]
+    _gpu = traffic.GPUS["H200"]
     _requested = decoder_bytes[4][1]
     _best = min(times[4] for times in traffic.DECODER_TIMES.values())
     guess_ideal = checks.predict(
@@ -611,14 +611,14 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    which_gpu = mo.ui.dropdown(list(traffic.GPUS), value="H200 SXM", label="GPU")
+    which_gpu = mo.ui.dropdown(list(traffic.GPUS), value="H200", label="GPU")
     which_gpu
     return (which_gpu,)
 
 
 @app.cell(hide_code=True)
 def _(decoder_bytes, which_gpu):
-    _timed = which_gpu.value == "H200 SXM"
+    _timed = which_gpu.value == "H200"
     _fastest = {n: min(times[n] for times in traffic.DECODER_TIMES.values()) for n in decoder_bytes}
     traffic.roofline_plot(
         traffic.GPUS[which_gpu.value],
@@ -643,9 +643,9 @@ def _(decoder_bytes, which_gpu):
             "\n\nMeasured on an H200, device time, median of CUDA-graph replays:\n\n"
             f"| | float32 | × floor | float16 | × floor |\n|---|---|---|---|---|\n{_rows}\n"
             "These were timed again and again on the same inputs, and "
-            f"{decoder_bytes[4][0] / 1e6:.0f} MB fit into an L2 of {_gpu.l2 / 1e6:.0f} MB: DRAM had little to do, and its "
+            f"{decoder_bytes[4][0] / 1e6:.0f} MB fit into an L2 of {_gpu.l2 / 2**20:.0f} MB: DRAM had little to do, and its "
             "roof is the one that a first, cold call stands under. L1's roof holds always."
-            if which_gpu.value == "H200 SXM"
+            if which_gpu.value == "H200"
             else "\n\nNothing was measured on this GPU: this is a floor, not a time."
         )
     )

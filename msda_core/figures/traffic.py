@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Picture, new_figure
+from msda_core.machine.roofline import GPUS as CARDS
 
 __all__ = [
     "DECODER",
@@ -35,11 +36,11 @@ SECTOR = 32
 
 
 class Gpu(NamedTuple):
-    """What the roofline needs to know about a GPU, from its vendor's data sheets.
+    """What a roofline of this operator needs to know about a GPU.
 
     Attributes:
-        name: as the vendor writes it; sms: its multiprocessors, each with an L1 of its own.
-        dram: bytes a second from DRAM; l1: bytes a second from all L1 caches together, 128 a clock and multiprocessor;
+        name: as in `msda_core.machine.GPUS`; sms: its multiprocessors, each with an L1 of its own.
+        dram: bytes a second from DRAM; l1: bytes a second from all L1 caches together;
         flops: float32 multiplications and additions a second; l2: bytes of L2.
     """
 
@@ -48,23 +49,14 @@ class Gpu(NamedTuple):
     dram: float
     l1: float
     flops: float
-    l2: float
+    l2: int
 
 
-def _gpu(name: str, sms: int, boost: float, dram: float, l2: float) -> Gpu:
-    """128 bytes of L1 and 128 float32 fused multiply-adds a clock and multiprocessor (64 on the A100)."""
-    lanes = 64 if name.startswith("A100") else 128
-    return Gpu(name, sms, dram, sms * 128 * boost, sms * lanes * 2 * boost, l2)
-
-
-#: Multiprocessors, boost clock, DRAM bandwidth and L2 of the data sheets and architecture white papers.
+#: The machine's data sheet constants. L1 hands out 128 bytes a clock and multiprocessor on all of these.
 GPUS: dict[str, Gpu] = {
-    gpu.name: gpu
-    for gpu in (
-        _gpu("H200 SXM", 132, 1.98e9, 4.8e12, 50e6),
-        _gpu("A100 SXM 80 GB", 108, 1.41e9, 2.039e12, 40e6),
-        _gpu("RTX 4090", 128, 2.52e9, 1.008e12, 72e6),
-    )
+    name: Gpu(name, card.sms, card.dram, card.sms * 128 * card.clock * 1e9, card.flops["fp32"], card.l2)
+    for name, card in CARDS.items()
+    if name in ("H200", "H100", "A100", "RTX 4090")
 }
 
 
