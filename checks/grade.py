@@ -28,6 +28,9 @@ __all__ = ["grade", "latest"]
 
 FIXED_SEED = 1
 _LATEST: dict[str, tuple[Any, Report]] = {}
+#: What a mistake does in a check on the fixed seed: the same every time, so it is tried once. Keyed by their ids (a kernel's
+#: hash would compile it), and holding both, so that no id is used twice.
+_KNOWN: dict[tuple[int, int], tuple[Outcome, Mistake, Any]] = {}
 
 
 def grade(
@@ -270,7 +273,7 @@ class _Run:
         known = {id(outcome) for _, _, outcome in failing}
         rest = [one for one in self.outcomes if usable(one[2]) and not is_property(one) and id(one[2]) not in known]
         everything = sorted(failing + rest, key=is_property)
-        behaviour: dict[tuple[int, int], Outcome] = {}  # (mistake, check) → what came of it
+        behaviour: dict = {}  # the same on this run's own seed
         for picked in (everything, failing[-1:]):
             for exactly in (True, False):
                 for mistake in self.exercise.mistakes:
@@ -281,10 +284,10 @@ class _Run:
     def _behaves(
         self, behaviour: dict, mistake: Mistake, exactly: bool, item: Any, seed: int, outcome: Outcome
     ) -> bool:
-        key = (id(mistake), id(outcome))
-        if key not in behaviour:
-            behaviour[key] = self._try(mistake, item, seed)
-        other = behaviour[key]
+        known, key = (_KNOWN if seed == FIXED_SEED else behaviour), (id(mistake), id(item))
+        if key not in known:
+            known[key] = (self._try(mistake, item, seed), mistake, item)
+        other = known[key][0]
         if other.timeout is not None or other.reached:
             return False
         if (outcome.error is None) != (other.error is None):
