@@ -295,11 +295,11 @@ def test_saving_lab_01_regrades_an_open_lab_02():
         opened(address) as page,
     ):
         shown = page.locator('[data-carried="01.corner_weights"]')
-        shown.and_(page.locator('[data-whose="reference"]')).wait_for(timeout=60_000)
+        shown.and_(page.locator('[data-whose="reference"]')).wait_for(timeout=120_000)
         wait_state(page, "02.msda_flat", "pass", timeout=60)
         assert "yours does not pass" in shown.inner_text().lower()
         notebook.notebook_path("01", folder).write_text(answered("01.corner_weights", COUNTED), encoding="utf-8")
-        shown.and_(page.locator('[data-whose="learner"]')).wait_for(timeout=60_000)
+        shown.and_(page.locator('[data-whose="learner"]')).wait_for(timeout=120_000)
         wait_state(page, "02.msda_flat", "pass", timeout=60)
         assert "yours, from lab 01" in shown.inner_text()
 
