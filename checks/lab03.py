@@ -776,7 +776,7 @@ exercise(
 # --- traffic_bounds -------------------------------------------------------------------------------------------------
 
 
-def _bounds(corners: Tensor, S, D, itemsize, *, heads=True, images=True, outside=False, straddle=True):
+def _bounds(corners: Tensor, S, D, itemsize, *, heads=True, images=True, outside=False):
     """The right answer, and by its options the wrong ones: (sectors once, sectors each time, streamed bytes)."""
     B, Q, M, P, _ = corners.shape
     pixel = corners.clamp_min(0) if outside else corners
@@ -785,12 +785,10 @@ def _bounds(corners: Tensor, S, D, itemsize, *, heads=True, images=True, outside
     row = pixel * M + (torch.arange(M)[:, None, None] if heads else 0)
     start = (row * D * itemsize)[(corners >= 0) | outside]
     first, last = start // SECTOR, (start + D * itemsize - 1) // SECTOR
-    most = int((last - first).max()) + 1 if len(first) else 0
-    if not straddle:
-        return None, len(first) * (D * itemsize / SECTOR), B * Q * M * (3 * P + D) * itemsize
-    reached = [(first + i)[first + i <= last] for i in range(most)]
-    once = len(torch.cat([part.unique() for part in reached]).unique()) if reached else 0
-    return once, int((last - first + 1).sum()), B * Q * M * (3 * P + D) * itemsize
+    touched = torch.zeros(B * S * M * D * itemsize // SECTOR + 1, dtype=torch.bool)
+    for i in range(D * itemsize // SECTOR + 2):
+        touched[torch.minimum(first + i, last)] = True
+    return int(touched.sum()), int((last - first + 1).sum()), B * Q * M * (3 * P + D) * itemsize
 
 
 def _traffic_bounds(corners, S, D, itemsize, **options):
