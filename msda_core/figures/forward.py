@@ -12,11 +12,15 @@ from torch import Tensor
 from msda_core.figures.picture import BLUE, GREY, ORANGE, RED, Picture, new_figure
 
 __all__ = [
+    "SYMPTOMS",
     "contenders",
     "error_map",
     "example_call",
     "lanes_and_sectors",
+    "profile_kernel",
+    "request_of_tensor",
     "shipped_report",
+    "symptom",
     "tile_of_program",
     "tile_over_pyramid",
     "traffic_by_line",
@@ -335,3 +339,73 @@ def wasted_coordinates(W: int) -> tuple[Picture, dict[str, float]]:
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8, title="largest distance in pixels")
     text = "; ".join(f"{name} up to {w:.3f}" for name, w in worst.items())
     return Picture(figure, f"Distance in pixels by which a point moves on a level {W} wide: {text}."), worst
+
+
+def profile_kernel(kernel: Any, BLOCK_Q: int, num_warps: int) -> Any:
+    """The counters of a kernel with the signature of `msda_fwd_kernel` on `example_call`: a `machine.Report`."""
+    from msda_core import machine
+
+    value, shapes, starts, locations, weights = example_call()
+    B, S, M, D = value.shape
+    _, Q, _, L, K, _ = locations.shape
+    sizes = dict(M=M, D=D, L=L, K=K, BLOCK_Q=BLOCK_Q, BLOCK_D=D)
+    out = value.new_empty(B, Q, M * D)
+    grid = (-(-Q // BLOCK_Q), B * M)
+    arguments = (value, shapes, starts, locations, weights, out, Q, S)
+    return machine.profile(kernel, grid, *arguments, num_warps=num_warps, **sizes)
+
+
+def request_of_tensor(report: Any, position: int) -> Picture:
+    """One request of the line that fetches most of one tensor of a kernel, the request that wastes most.
+
+    Args:
+        report: a `machine.Report`; position: which of its tensors, in the order of the kernel's arguments.
+    """
+    from msda_core.machine.calls import worst_request
+
+    name = list(report.trace.tensors)[position]
+    owner = {event.site: event.tensor for event in report.trace.events}
+    sites = [site for site in report.sites if owner.get(site.site) == name and site.sectors]
+    site = max(sites, key=lambda site: site.sectors)
+    return lanes_and_sectors(worst_request(report, site), f"{name}: {site.text.strip()}")
+
+
+#: A letter → what is broken, and how one sees it.
+SYMPTOMS = {
+    "A": "Only the last rows are wrong, and they hold no numbers: nobody wrote them. The last block of queries, which is not "
+    "full, was never launched, or its mask is too strict.",
+    "B": "One head is right, the others are wrong everywhere: a head's offset is missing somewhere.",
+    "C": "Single queries are wrong, in all their channels, and most are right: something about their points. These have "
+    "one at the edge of a level, where a corner does not exist.",
+    "D": "Everything is wrong: something that every point goes through. Here x and y are swapped.",
+}
+
+
+def symptom(letter: str) -> Picture:
+    """The error map of a broken kernel; `SYMPTOMS` says what is broken.
+
+    Args:
+        letter: "A" to "D".
+    """
+    from msda_core.reference import exact
+
+    value, shapes, starts, locations, weights = example_call()
+    locations = locations.clamp(0.1, 0.9)
+    for q, edge in ((2, 0.004), (7, 0.996), (11, 0.002)):
+        locations[0, q, :, 0, 1, 0] = edge
+    truth = exact(value, shapes, starts, locations, weights)
+    yours = truth.clone()
+    if letter == "A":
+        yours[:, 12:] = float("nan")
+    elif letter == "B":
+        yours = exact(value[:, :, :1].expand_as(value), shapes, starts, locations, weights)
+    elif letter == "C":
+        inner = locations.clone()
+        pixels = torch.tensor([34.0, 20.0])
+        inner[:, :, :, 0] = ((inner[:, :, :, 0] * pixels).clamp(min=0.5, max=None) / pixels).clamp(max=1 - 0.5 / 34)
+        yours = exact(value, shapes, starts, inner, weights)
+    elif letter == "D":
+        yours = exact(value, shapes, starts, locations.flip(-1), weights)
+    else:
+        raise ValueError(f"letter must be one of {', '.join(SYMPTOMS)}, got {letter!r}.")
+    return error_map(yours, truth, heads=value.shape[2])
