@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import itertools
 import linecache
+import re
 import textwrap
 import threading
 import types
@@ -25,6 +26,11 @@ __all__ = ["Compilation", "edited", "finding", "guarded", "on_device"]
 
 COMPILE_LIMIT = 30.0  # seconds until a compiler that says nothing counts as none
 TARGET = "sm_90"
+
+#: What the compiler says of itself where it should speak of the kernel → what it means.
+PLAINLY = {
+    r"'\w+' object has no attribute 'func'": "a loop runs over range(…), tl.range(…) or tl.static_range(…), nothing else",
+}
 
 _serial = itertools.count()
 
@@ -71,12 +77,16 @@ def _refusal(error: BaseException) -> str:
     said = "runs in the interpreter, but a GPU's compiler refuses it"
     if hasattr(error, "reason"):
         where = quote(error.filename, error.lineno) if error.lineno else f"{error.kernel}:"
-        return f"{where} {said}: {error.reason}"
+        return f"{where} {said}: {_plainly(error.reason)}"
     while type(error.__cause__) is type(error):  # a chain of calls, the innermost last
         error = error.__cause__
     lines, number = (error.src or "").splitlines(), getattr(error.node, "lineno", 0)
     where = f"`{lines[number - 1].strip()}`" if 0 < number <= len(lines) else "this kernel"
-    return f"{where} {said}: {error.error_message or error.__cause__ or error}"
+    return f"{where} {said}: {_plainly(str(error.error_message or error.__cause__ or error))}"
+
+
+def _plainly(reason: str) -> str:
+    return next((plain for pattern, plain in PLAINLY.items() if re.search(pattern, reason)), reason)
 
 
 def on_device(thing: Any) -> Any:
