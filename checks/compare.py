@@ -55,6 +55,8 @@ def _compare(yours, truth, like, axes, parts, where) -> str | None:
         return f"{lengths}{common}." if lengths else None
     if isinstance(like, Tensor):
         return _compare_tensor(yours, truth, like, axes, where)
+    if isinstance(like, bool) and type(yours).__name__ in ("bool", "bool_"):  # numpy's too
+        yours = bool(yours)
     if isinstance(like, (bool, str)) or like is None:
         if not isinstance(yours, type(like)) or yours != like:
             return f"{_subject(where)} {describe(yours)}, expected {like!r}.{_why(yours)}"

@@ -2,6 +2,7 @@
 
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from checks.compare import difference
@@ -78,3 +79,9 @@ def test_not_run_is_counted_and_never_as_passed():
 def test_numbers_are_shown_with_the_digits_that_differ():
     assert difference(0.50001, 0.5, 0.5) == "yours 0.50001, expected 0.5."
     assert difference(0.5 + 1e-12, 0.5, 0.5) is None
+
+
+def test_numpys_booleans_are_booleans():
+    assert difference(np.True_, True, True) is None
+    assert difference(np.False_, True, True) == "your function returned False, expected True."
+    assert difference(1, True, True) == "your function returned 1, expected True."
