@@ -1,0 +1,690 @@
+import marimo
+
+__generated_with = "0.25.2"
+app = marimo.App(width="medium", app_title="08 · Concurrent writes")
+
+with app.setup:
+    import marimo as mo
+    import torch
+
+    import checks
+    from msda_core import device, machine
+    from msda_core.device import tl, triton
+    from msda_core.figures import concurrency, sampling
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.header(
+        "08",
+        able=[
+            "say how an update gets lost, inside a program and between programs, and show one",
+            "use atomics where many write, plain stores where one does, and no more order than is needed",
+            "write the whole backward pass as one kernel: three gradients, one scatter",
+        ],
+        minutes=60,
+        gpu="with a GPU, each kernel that is right on the CPU is run on the GPU as well",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Two writers, one number
+
+    In the forward pass every program writes its own results. In the backward pass of lab 7 one gradient was different:
+    any number of points may lie on a pixel, so any number of programs want to add to the same place of `grad_value`.
+
+    Counting is the smallest problem of that kind. Here is a kernel that counts how often each index occurs. Every line of
+    it is right, and it does not work.
+    """)
+    return
+
+
+@app.function
+@triton.jit
+def racy_histogram(index_ptr, hist_ptr, N, BLOCK: tl.constexpr):
+    """hist[index[n]] += 1 for n below N, or so it says: read, add one, write back."""
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < N
+    index = tl.load(index_ptr + offs, mask=mask, other=0)
+    count = tl.load(hist_ptr + index, mask=mask, other=0)
+    tl.store(hist_ptr + index, count + 1, mask=mask)
+
+
+@app.cell(hide_code=True)
+def _():
+    guess_block = checks.predict(
+        "One program of 8 lanes. All 8 lanes hold index 3, and hist[3] is 0. What is it after the kernel?",
+        ["8", "1", "anything from 1 to 8"],
+    )
+    guess_block
+    return (guess_block,)
+
+
+@app.cell(hide_code=True)
+def _(guess_block):
+    checks.reveal(
+        guess_block,
+        right="1",
+        because={
+            "8": "It would be, if the lanes took turns. A block goes through the kernel line by line, all lanes together.",
+            "1": "All lanes read before any lane writes. Each reads 0, adds one, and writes 1: eight times the same 1.",
+            "anything from 1 to 8": "Between programs it will be like that. Inside one block, every read is done before the first write.",
+        },
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    different_indices = mo.ui.slider(1, 8, value=4, label="different indices", show_value=True)
+    different_indices
+    return (different_indices,)
+
+
+@app.cell(hide_code=True)
+def _(different_indices, guess_block):
+    def _draw():
+        _index = (torch.tensor([3, 1, 6, 0, 3, 2, 7, 5]) % different_indices.value).int()
+        _hist = torch.tensor([2, 0, 1, 5, 0, 3, 1, 0], dtype=torch.int32)
+        _truth = (_hist + torch.bincount(_index, minlength=8)).tolist()
+        _run = machine.interleave(racy_histogram, (1,), (_index, _hist.clone(), 8), BLOCK=8)
+        _picture, _lost = concurrency.lanes_of_a_block(_run, _hist.tolist(), _truth)
+        return mo.vstack([_picture, mo.md(f"**{_lost}** of 8 updates are lost. How many different indices does it take until none is?")])
+
+
+    (
+        mo.md(device.NO_TRITON)
+        if device.NO_TRITON
+        else mo.md("*What each lane reads and writes shows here after your prediction.*")
+        if guess_block.value is None
+        else _draw()
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Between programs, order decides
+
+    One lane a program, then, and no block to lose anything in? Below, each program counts the same index. They run as
+    threads that hand over at every access to memory, in an order that a number decides: the same number, the same order.
+    On a GPU nobody chooses the number.
+
+    Look for an order in which nothing is lost, and for one in which most is.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    order = mo.ui.slider(0, 40, value=3, label="order", show_value=True)
+    racing_programs = mo.ui.slider(2, 8, value=6, label="programs", show_value=True)
+    mo.hstack([order, racing_programs], justify="start")
+    return order, racing_programs
+
+
+@app.function
+def count_together(kernel, programs: int, order: int):
+    """Programs of one lane each that all count index 2, interleaved: what happened, and the count."""
+    index = torch.full((programs,), 2, dtype=torch.int32)
+    hist = torch.zeros(4, dtype=torch.int32)
+    run = machine.interleave(kernel, (programs,), (index, hist, programs), seed=order, BLOCK=1)
+    return run, hist[2].item()
+
+
+@app.cell(hide_code=True)
+def _(order, racing_programs):
+    def _draw():
+        _run, _count = count_together(racy_histogram, racing_programs.value, order.value)
+        _counts = [count_together(racy_histogram, racing_programs.value, seed)[1] for seed in range(41)]
+        _right = _counts.count(racing_programs.value)
+        return mo.vstack(
+            [
+                concurrency.timeline(_run, "hist_ptr", 2),
+                mo.md(
+                    f"{racing_programs.value} programs counted **{_count}**. Of the 41 orders, **{_right}** count right; the smallest "
+                    f"count is {min(_counts)}, in order {_counts.index(min(_counts))}. A write is *lost* when a program that had "
+                    "read before it writes after it."
+                ),
+            ]
+        )
+
+
+    mo.md(device.NO_TRITON) if device.NO_TRITON else _draw()
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    A kernel like this may pass every test you have and be wrong in production. So the verdicts of this lab do not wait for a
+    bad order: they look for a **race**, an element that one program stores and another program touches.
+
+    ## 1 · Read, add, write: one step
+
+    The cure is an **atomic**: the memory system reads, adds and writes, and lets nobody in between. It works the same for
+    lanes of one block and for programs.
+    """)
+    return
+
+
+@app.function
+@triton.jit
+def histogram_kernel(index_ptr, hist_ptr, N, BLOCK: tl.constexpr):
+    """hist[index[n]] += 1 for n below N, in whatever order programs run. One program: BLOCK neighbouring indices.
+
+    Args:
+        index_ptr: (N,), int32.
+        hist_ptr: int32; holds counts already, to which these are added.
+    """
+    tl.static_assert(False, "08.histogram_kernel")
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.grade("08.histogram_kernel", lambda: histogram_kernel)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.hints("08.histogram_kernel")
+    return
+
+
+@app.cell(hide_code=True)
+def _(order, racing_programs):
+    def _draw(kernel):
+        _run, _count = count_together(kernel, racing_programs.value, order.value)
+        return mo.vstack(
+            [
+                mo.md("**Your kernel**, in the order and with the programs chosen above:"),
+                concurrency.timeline(_run, "hist_ptr", 2),
+            ]
+        )
+
+
+    checks.when_passed("08.histogram_kernel", lambda: histogram_kernel, _draw)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## 2 · Where everybody wants to add
+
+    Atomics to one address take turns. Whether that hurts depends on how many meet there, and that is where a feature
+    pyramid is unkind. Each query has as many points on a small level as on a large one.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    guess_level = checks.predict(
+        "Each level has half the width and half the height of the one before, and as many points. How many more points add "
+        "to a pixel of the next level?",
+        ["as many", "twice as many", "four times as many"],
+    )
+    guess_level
+    return (guess_level,)
+
+
+@app.cell(hide_code=True)
+def _(guess_level):
+    checks.reveal(
+        guess_level,
+        right="four times as many",
+        because={
+            "as many": "The points are as many, but they share a quarter of the pixels.",
+            "twice as many": "Half the width and half the height leave a quarter of the pixels, not half.",
+            "four times as many": "The same points, on a quarter of the pixels. Three levels up it is 64 times.",
+        },
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    query_grid = mo.ui.slider(4, 32, step=4, value=16, label="queries along each side", show_value=True)
+    point_reach = mo.ui.slider(0.0, 4.0, step=0.25, value=1.0, label="points reach (pixels)", show_value=True)
+    mo.hstack([query_grid, point_reach], justify="start")
+    return point_reach, query_grid
+
+
+@app.cell(hide_code=True)
+def _(guess_level, point_reach, query_grid):
+    def _draw():
+        _images = sampling.pyramid()
+        _shapes = [tuple(image.shape[:2]) for image in _images]
+        _generator, _n = torch.Generator().manual_seed(0), query_grid.value
+        _centre = torch.cartesian_prod((torch.arange(_n) + 0.5) / _n, (torch.arange(_n) + 0.5) / _n)[:, None, None]
+        _offset = point_reach.value * (2 * torch.rand(_n * _n, 4, 4, 2, generator=_generator) - 1)
+        _locations = _centre + _offset / torch.tensor([[w, h] for h, w in _shapes])[:, None]
+        _own = [concurrency.collisions(_locations[q : q + 1], _shapes) for q in range(0, _n * _n, _n * _n // 16)]
+        _adds = sum(int(count.sum()) for counts in _own for count in counts)
+        _pixels = sum(int((count > 0).sum()) for counts in _own for count in counts)
+        return mo.vstack(
+            [
+                concurrency.contention_map(_images, concurrency.collisions(_locations, _shapes)),
+                mo.md(
+                    f"{_n * _n} queries of one head, 4 points a level. A single query adds **{_adds / len(_own):.0f}** times, to "
+                    f"**{_pixels / len(_own):.0f}** different pixels: its own points meet each other already."
+                ),
+            ]
+        )
+
+
+    mo.md("*The map shows here after your prediction.*") if guess_level.value is None else _draw()
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    Lanes of one program that meet need not queue up in memory. They can find each other first: compare every lane with
+    every other, and one lane of each group adds for all. Choose how many places the lanes share.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    shared_places = mo.ui.slider(1, 8, value=4, label="different places", show_value=True)
+    shared_places
+    return (shared_places,)
+
+
+@app.cell(hide_code=True)
+def _(shared_places):
+    _picture, _adds = concurrency.merging_square([n % shared_places.value for n in (4, 1, 4, 7, 2, 5, 3, 0)])
+    mo.vstack([_picture, mo.md(f"8 lanes, **{_adds}** {'addition' if _adds == 1 else 'additions'}.")])
+    return
+
+
+@app.function
+@triton.jit
+def merge_then_add_kernel(index_ptr, weight_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    """out[index[n]] += weight[n] for n below N, each place at most once a program. One program: BLOCK neighbouring pairs.
+
+    Args:
+        index_ptr: (N,), int32; weight_ptr: (N,), float32.
+        out_ptr: float32; holds sums already, to which these are added.
+    """
+    tl.static_assert(False, "08.merge_then_add_kernel")
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.grade("08.merge_then_add_kernel", lambda: merge_then_add_kernel)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.hints("08.merge_then_add_kernel")
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Right, but not repeatable
+
+    No update is lost now. But the order is still nobody's choice, and sums of floating-point numbers depend on it: each
+    addition rounds. Same kernel, same numbers, another result in the last digits. How bad it is depends on the dtype you add
+    in.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    sum_dtype = mo.ui.dropdown(
+        {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}, value="float32", label="added in"
+    )
+    sum_terms = mo.ui.slider(2, 256, value=64, label="numbers", show_value=True)
+    mo.hstack([sum_dtype, sum_terms], justify="start")
+    return sum_dtype, sum_terms
+
+
+@app.cell(hide_code=True)
+def _(sum_dtype, sum_terms):
+    _terms = 0.1 + torch.rand(sum_terms.value, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    _picture, _different, _worst = concurrency.sum_in_any_order(_terms, sum_dtype.value)
+    mo.vstack(
+        [
+            _picture,
+            mo.md(
+                f"**{_different}** different {'sum' if _different == 1 else 'sums'}, up to {_worst:.1e} from the exact one. "
+                "The next lab is about the choice of that dtype."
+            ),
+        ]
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## How much order do you need?
+
+    An atomic can do a second thing: say in which order *other* writes become visible. A lock needs that. A sum does not, as
+    long as nobody reads it before the kernel has ended. Here is one block that is added to memory; the keyword is `sem`.
+    """)
+    return
+
+
+@app.function
+@triton.jit
+def add_block(x_ptr, out_ptr, BLOCK: tl.constexpr, SEM: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.atomic_add(out_ptr + offs, tl.load(x_ptr + offs), sem=SEM)
+
+
+@app.cell(hide_code=True)
+def _():
+    guess_order = checks.predict(
+        "If you write no `sem`, what does `tl.atomic_add` promise?",
+        ["nothing but the sum (relaxed)", "that all earlier writes are visible first (acquire and release)"],
+    )
+    guess_order
+    return (guess_order,)
+
+
+@app.cell(hide_code=True)
+def _(guess_order):
+    checks.reveal(
+        guess_order,
+        right="that all earlier writes are visible first (acquire and release)",
+        because={
+            "nothing but the sum (relaxed)": "That would be the cheap default. Triton chose the one with which a lock is right.",
+            "that all earlier writes are visible first (acquire and release)": "It is the safe default: right for locks, and more than a sum needs. Below is what it costs.",
+        },
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    atomic_dtype = mo.ui.dropdown({"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}, value="float32", label="dtype")
+    atomic_target = mo.ui.dropdown(
+        {"Ampere (SM 8.0)": "sm_80", "Ada (SM 8.9)": "sm_89", "Hopper (SM 9.0)": "sm_90", "Blackwell (SM 10.0)": "sm_100"},
+        value="Hopper (SM 9.0)",
+        label="GPU",
+    )
+    mo.hstack([atomic_dtype, atomic_target], justify="start")
+    return atomic_dtype, atomic_target
+
+
+@app.cell(hide_code=True)
+def _(atomic_dtype, atomic_target, guess_order):
+    def _draw():
+        _rows = []
+        for _sem in ("acq_rel", "relaxed"):
+            _lowering = machine.lower(
+                add_block, atomic_dtype.value, atomic_dtype.value, BLOCK=512, SEM=_sem, target=atomic_target.value, num_warps=2
+            )
+            _atomics = [one.mnemonic for one in _lowering.instructions if one.kind == "atomic"]
+            _rows.append(f"| `{_sem}` | {len(_atomics)} | " + ", ".join(f"`{name}`" for name in dict.fromkeys(_atomics)) + " |")
+        return mo.md(
+            "512 numbers added by 64 threads, 8 a thread. What your own compiler makes of it:\n\n"
+            "| `sem` | instructions a thread | which |\n|:--|--:|:--|\n" + "\n".join(_rows) + "\n\n"
+            "`atom` brings the old value back, `red` does not. `v4` or `v8` is that many numbers at once. `cas` is a loop that tries "
+            "until nobody was in between."
+        )
+
+
+    (
+        mo.md(device.NO_TRITON)
+        if device.NO_TRITON
+        else mo.md("*The instructions show here after your prediction.*")
+        if guess_order.value is None
+        else _draw()
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md(r"""
+    ## 3 · The whole backward pass
+
+    Lab 7's three gradients, with $g$ the gradient of one row of the output, $v_{ij}$ the four pixels of a point,
+    $w_{ij} = w^x_i \, w^y_j$ their weights, $a$ the attention weight, and $s_{ij} = g \cdot v_{ij}$:
+
+    $$\frac{\partial}{\partial a} = \sum_{ij} w_{ij}\, s_{ij}
+    \qquad \frac{\partial}{\partial x} = a W \sum_{ij} \pm\, w^y_j\, s_{ij}
+    \qquad \frac{\partial}{\partial v_{ij}} \mathrel{+}= a\, w_{ij}\, g$$
+
+    The sign is plus for the right pixels and minus for the left; along y it is plus below, with $H$ and $w^x_i$.
+
+    | gradient of | who writes an element | so |
+    |:--|:--|:--|
+    | attention, locations | one program | a plain store, as wide as the points lie side by side |
+    | value | any program whose points touch the pixel | an atomic, under the mask of the load |
+
+    One program owns one row: one query of one head of one image, with all its points in one block. This is the kernel
+    that mmcv and Deformable DETR are known for. You get the signature.
+    """)
+    return
+
+
+@app.function
+@triton.jit
+def msda_bwd_kernel(
+    grad_out_ptr,
+    value_ptr,
+    shapes_ptr,
+    starts_ptr,
+    loc_ptr,
+    attn_ptr,
+    grad_value_ptr,
+    grad_loc_ptr,
+    grad_attn_ptr,
+    Q,
+    S,
+    M: tl.constexpr,
+    D: tl.constexpr,
+    L: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """All three gradients of multi-scale deformable attention. Computed in float32.
+
+    Program r owns row r = (b * Q + q) * M + m: one query of one head of one batch item, all its points and channels.
+
+    Args:
+        grad_out_ptr: (B, Q, M, D).
+        value_ptr: (B, S, M, D); more than 2^31 elements if B is large.
+        shapes_ptr: (L, 2), the (H, W) of each level; starts_ptr: (L,), each level's first pixel among the S; both int32
+            or both int64.
+        loc_ptr: (B, Q, M, L, K, 2), each point's (x, y), from 0 at one edge of a level to 1 at the other; also
+            infinite, or not a number. attn_ptr: (B, Q, M, L, K).
+        grad_value_ptr: like value, all zero; grad_loc_ptr: like loc, grad_attn_ptr: like attn, both uninitialised.
+            Everything is contiguous and float32, float16 or bfloat16, each for itself.
+        BLOCK_P, BLOCK_D: powers of two, at least L * K and D.
+    """
+    tl.static_assert(False, "08.msda_bwd_kernel")
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.grade("08.msda_bwd_kernel", lambda: msda_bwd_kernel)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.hints("08.msda_bwd_kernel")
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    def _draw(kernel):
+        _draws = torch.Generator().manual_seed(0)
+        _shapes, _starts = torch.tensor([[6, 11], [3, 6], [2, 3]]), torch.tensor([0, 66, 84])
+        _grad_out, _value = torch.randn(1, 2, 32, generator=_draws), torch.randn(1, 90, 1, 32, generator=_draws)
+        _locations, _weights = torch.rand(1, 2, 1, 3, 4, 2, generator=_draws), torch.rand(1, 2, 1, 3, 4, generator=_draws)
+        _gradients = torch.zeros_like(_value), torch.empty_like(_locations), torch.empty_like(_weights)
+        _inputs = (_grad_out, _value, _shapes, _starts, _locations, _weights, *_gradients)
+        _report = machine.profile(
+            kernel, (2,), *_inputs, 2, 90, M=1, D=32, L=3, K=4, BLOCK_P=16, BLOCK_D=32, num_warps=2, target="sm_90"
+        )
+        return mo.vstack(
+            [
+                mo.md(
+                    f"**Your kernel on a Hopper GPU**, two rows of 12 points and 32 channels. Of {_report.sectors} sectors, "
+                    f"{_report.atomics.sectors} are additions and {_report.stores.sectors} are stores; at most "
+                    f"{_report.contention.updates} additions meet at one number."
+                ),
+                mo.plain_text(str(_report)),
+            ]
+        )
+
+
+    checks.when_passed("08.msda_bwd_kernel", lambda: msda_bwd_kernel, _draw)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## 4 · Its launcher
+
+    What is left is ordinary Python, and it is where public operators go wrong most often. What must be in a buffer before
+    the first addition? `grad_out` is not always contiguous: the gradient of a sum is one number, expanded. And a batch may
+    have no query at all.
+    """)
+    return
+
+
+@app.function
+def msda_backward(
+    grad_out: torch.Tensor,
+    value: torch.Tensor,
+    spatial_shapes: torch.Tensor,
+    level_start_index: torch.Tensor,
+    sampling_locations: torch.Tensor,
+    attention_weights: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The three gradients by your own kernel, on the device where value is.
+
+    Args:
+        grad_out: (B, Q, M * D), value: (B, S, M, D), both float32, float16 or bfloat16, with any strides.
+        spatial_shapes: (L, 2), the (H, W) of each level; level_start_index: (L,); int32 or int64.
+        sampling_locations: (B, Q, M, L, K, 2); attention_weights: (B, Q, M, L, K); in value's dtype or float32.
+
+    Returns:
+        The gradients of value, sampling_locations and attention_weights: each contiguous, with the shape and dtype of
+        what it is the gradient of. Q or B may be 0.
+    """
+    raise NotImplementedError("08.msda_backward")
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.grade("08.msda_backward", lambda: msda_backward)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.hints("08.msda_backward")
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## What it means
+
+    - A race is not bad luck: it is two accesses that nothing orders, one of them a store. It can be found without ever
+      going wrong.
+    - An element with one writer wants a store. An element with many wants an atomic, relaxed, and as few of them as
+      merging leaves.
+    - Atomics make a sum complete, not repeatable.
+
+    You now have both directions of the operator. In the next lab, your kernel's own instructions decide in which dtype
+    `grad_value` should be summed.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Stretch · Meet before you add
+
+    All points of a row share `grad_out`. So points that share a pixel differ in one number each, and merging them costs no
+    channel anything. Write the backward kernel so that they meet before the atomics. The score is how many additions of a
+    pixel a row needs, on points as a trained model puts them; it has a floor, and it is hard to reach.
+    """)
+    return
+
+
+@app.function
+@triton.jit
+def msda_bwd_merged_kernel(
+    grad_out_ptr,
+    value_ptr,
+    shapes_ptr,
+    starts_ptr,
+    loc_ptr,
+    attn_ptr,
+    grad_value_ptr,
+    grad_loc_ptr,
+    grad_attn_ptr,
+    Q,
+    S,
+    M: tl.constexpr,
+    D: tl.constexpr,
+    L: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """All three gradients, as in `msda_bwd_kernel`; points of a row that share pixels are merged before the atomics.
+
+    Program r owns row r = (b * Q + q) * M + m: one query of one head of one batch item, all its points and channels.
+
+    Args:
+        grad_out_ptr: (B, Q, M, D).
+        value_ptr: (B, S, M, D); more than 2^31 elements if B is large.
+        shapes_ptr: (L, 2), the (H, W) of each level; starts_ptr: (L,), each level's first pixel among the S; both int32
+            or both int64.
+        loc_ptr: (B, Q, M, L, K, 2), each point's (x, y), from 0 at one edge of a level to 1 at the other; also
+            infinite, or not a number. attn_ptr: (B, Q, M, L, K).
+        grad_value_ptr: like value, all zero; grad_loc_ptr: like loc, grad_attn_ptr: like attn, both uninitialised.
+            Everything is contiguous and float32, float16 or bfloat16, each for itself.
+        BLOCK_P, BLOCK_D: powers of two, at least L * K and D.
+    """
+    tl.static_assert(False, "08.msda_bwd_merged_kernel")
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.grade("08.msda_bwd_merged_kernel", lambda: msda_bwd_merged_kernel)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.hints("08.msda_bwd_merged_kernel")
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.closing("08", lambda: (histogram_kernel, merge_then_add_kernel, msda_bwd_kernel, msda_backward, msda_bwd_merged_kernel))
+    return
+
+
+if __name__ == "__main__":
+    app.run()
