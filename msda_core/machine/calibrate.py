@@ -397,7 +397,7 @@ def count_timed(path: Path):
         model = model_counters(report)
         model.update(
             unique_bytes=report.unique_bytes, written_bytes=report.written_bytes, dram_bytes=report.dram_bytes,
-            programs=report.programs, num_warps=report.num_warps, updates=report.contention.updates,
+            programs=report.programs, num_warps=report.num_warps, line=report.contention.line,
         )  # fmt: skip
         keep = ("case", "why", "kernel", "registers", "spills", "warm_us", "cold_us")
         data["timed"][i] = {**{k: record[k] for k in keep}, "shared": record["lowering"]["shared"], "model": model}

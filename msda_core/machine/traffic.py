@@ -203,13 +203,15 @@ class Contention:
     Attributes:
         lanes: most lanes of one request at one address.
         updates: most updates of one address over the launch; mean: updates per touched address.
-        programs: most programs that update one 128-byte line.
+        programs: most programs that update one 128-byte line; line: most sectors of reductions on one such line, which
+            L2 works off one after another.
     """
 
     lanes: int = 0
     updates: int = 0
     mean: float = 0.0
     programs: int = 0
+    line: int = 0
 
 
 # --- Which instruction of the lowering an access of the trace became ---------------------------------------------------
@@ -483,22 +485,23 @@ def distinct_sectors(addresses: np.ndarray, active: np.ndarray) -> int:
     return int((fresh & (sectors != _NONE)).sum())
 
 
-def reduction_sectors(addresses: np.ndarray, active: np.ndarray) -> tuple[int, int]:
+def reduction_sectors(addresses: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, int]:
     """Sectors of reductions: each counts as often as its most-hit address in the request.
 
     Returns:
-        (sectors, most lanes of one request at one address)
+        (the sectors, one entry for each time one counts; most lanes of one request at one address)
     """
     if not addresses.size:
-        return 0, 0
+        return np.zeros(0, np.int64), 0
     where, turn = _meetings(addresses, active)
     used = where != _NONE
     # The ranks seen in a sector are 0 .. (its most-hit address) - 1, so count distinct (sector, rank).
-    key = np.where(used, (where // SECTOR) * addresses.shape[1] + turn, _NONE)
+    width = addresses.shape[1]
+    key = np.where(used, (where // SECTOR) * width + turn, _NONE)
     key.sort(axis=1)
     fresh = np.ones(key.shape, bool)
     fresh[:, 1:] = key[:, 1:] != key[:, :-1]
-    return int((fresh & (key != _NONE)).sum()), int(turn[used].max()) + 1
+    return key[fresh & (key != _NONE)] // width, int(turn[used].max()) + 1
 
 
 def _meetings(addresses: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -555,7 +558,7 @@ def count(trace: Trace, lowering: Lowering) -> Report:
         by_site[event.site].append(event)
     totals = {"load": Traffic(), "store": Traffic(), "atomic": Traffic()}
     counted: dict[str, list[Event]] = {k: [] for k in totals}
-    sites, eliminated = [], []
+    sites, eliminated, lines = [], [], []
     for site, events in by_site.items():
         row = SiteTraffic(kind=site.kind, lineno=site.lineno, text=site.text, site=site, executions=len(events))
         sites.append(row)
@@ -583,7 +586,8 @@ def count(trace: Trace, lowering: Lowering) -> Report:
                     row.worst = max(row.worst, worst)
                 elif site.kind == "atomic":
                     sectors, worst = reduction_sectors(addresses, active)
-                    row.sectors += sectors
+                    row.sectors += len(sectors)
+                    lines.append(sectors // (LINE // SECTOR))
                     row.worst = max(row.worst, worst)
                 else:
                     row.sectors += distinct_sectors(addresses, active)
@@ -611,7 +615,7 @@ def count(trace: Trace, lowering: Lowering) -> Report:
         dram_bytes=64 * len(np.unique(np.union1d(unique["load"], unique["atomic"]) // 2)),
         sites=sites,
         eliminated=eliminated,
-        contention=_contention(counted["atomic"], max((s.worst for s in sites), default=0)),
+        contention=_contention(counted["atomic"], max((s.worst for s in sites), default=0), lines),
         lowering=lowering,
         trace=trace,
     )
@@ -650,7 +654,7 @@ def _by_shape(events: list[Event]) -> list[list[Event]]:
     return list(shapes.values())
 
 
-def _contention(events: list[Event], lanes: int) -> Contention:
+def _contention(events: list[Event], lanes: int, lines: list[np.ndarray]) -> Contention:
     if not events:
         return Contention()
     addresses = np.concatenate([e.addresses[e.mask] for e in events])
@@ -660,10 +664,13 @@ def _contention(events: list[Event], lanes: int) -> Contention:
     programs = {p: i for i, p in enumerate(dict.fromkeys(e.program for e in events))}
     pairs = [np.unique(e.addresses[e.mask] // LINE) for e in events]
     owner = np.concatenate([np.full(len(p), programs[e.program]) for p, e in zip(pairs, events)])
-    lines = np.concatenate(pairs)
-    meetings = np.unique(np.stack([lines, owner], 1), axis=0)[:, 0]
+    meetings = np.unique(np.stack([np.concatenate(pairs), owner], 1), axis=0)[:, 0]
     return Contention(
-        lanes, int(updates.max()), float(updates.mean()), int(np.unique(meetings, return_counts=True)[1].max())
+        lanes=lanes,
+        updates=int(updates.max()),
+        mean=float(updates.mean()),
+        programs=int(np.unique(meetings, return_counts=True)[1].max()),
+        line=int(np.unique(np.concatenate(lines), return_counts=True)[1].max()) if lines else 0,
     )
 
 

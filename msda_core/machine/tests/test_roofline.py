@@ -1,0 +1,79 @@
+"""Bounds and estimates: by formula, and against the times an H200 took."""
+
+import json
+import statistics
+
+import pytest
+import torch
+
+from msda_core import machine
+from msda_core.device import load_triton
+from msda_core.machine import calibrate, probes, roofline
+
+triton = load_triton()
+
+
+def test_a_roofline_by_formula():
+    gpu = machine.GPUS["A100"]
+    memory = machine.roofline(2.039e9, 1e9, "A100")
+    assert memory.bound == "memory" and memory.seconds == pytest.approx(1e-3) and memory.intensity < memory.ridge
+    assert memory.flops == pytest.approx(1e12)
+    arithmetic = machine.roofline(1.0, 19.5e9, gpu)
+    assert arithmetic.bound == "arithmetic" and arithmetic.flops == pytest.approx(19.5e12)
+    assert machine.roofline(1e6, 1e6, gpu, "fp16").ridge > machine.roofline(1e6, 1e6, gpu).ridge
+
+
+def test_gpus_are_found_by_name_and_unknown_ones_refused():
+    assert roofline.find_gpu("4090").name == "RTX 4090" and roofline.find_gpu("NVIDIA H200").name == "H200"
+    for name in ("H20000", "RTX", ""):
+        with pytest.raises(machine.LaunchError, match="No GPU is called.*Known: H200"):
+            roofline.find_gpu(name)
+    with pytest.raises(machine.LaunchError, match="dtype"):
+        machine.roofline(1, 1, "H200", "int3")
+
+
+def test_an_estimate_has_both_bounds_and_says_it_is_a_model():
+    x, y = torch.zeros(1 << 16), torch.zeros(1 << 16)
+    report = machine.profile(probes.probe_copy, (64,), x, y, 1 << 16, BLOCK=1024)
+    cold, warm = (machine.estimate(report, "H200", warm=w) for w in (False, True))
+    gpu = machine.GPUS["H200"]
+    assert cold.dram == pytest.approx((report.dram_bytes + report.written_bytes) / gpu.dram) and warm.dram == 0
+    assert cold.l2 == warm.l2 == pytest.approx(report.sectors * 32 / gpu.l2_bandwidth)
+    assert cold.seconds == cold.floor + max(cold.dram, cold.l2) and cold.bound in ("DRAM", "launch")
+    for gpu in machine.GPUS:
+        estimate = machine.estimate(report, gpu)
+        assert "model, not a measurement" in estimate.label and "model" in str(estimate)
+
+
+def test_occupancy_by_the_tightest_limit():
+    class Fake:
+        target, num_warps, registers, shared = 90, 4, 32, 0
+
+    assert machine.occupancy(Fake) == machine.Occupancy(16, 64, "registers", 1.0)
+    Fake.registers = 255
+    assert machine.occupancy(Fake).blocks == 2 and machine.occupancy(Fake).limit == "registers"
+    Fake.registers, Fake.shared = 32, 100 * 1024
+    assert machine.occupancy(Fake).blocks == 2 and machine.occupancy(Fake).limit == "shared memory"
+    Fake.target = 42
+    with pytest.raises(machine.LaunchError, match="capability 42"):
+        machine.occupancy(Fake)
+
+
+def test_the_models_error_is_what_it_says():
+    """Every timed launch: the estimate with a warm L2 against the H200's clock."""
+    timed = [r for path in calibrate.DATA.glob("*.json") for r in json.loads(path.read_text())["timed"]]
+    errors = {}
+    for record in timed:
+        model = record["model"]
+        estimate = roofline.estimate_counts(
+            machine.GPUS["H200"],
+            compulsory=model["dram_bytes"] + model["written_bytes"],
+            sectors=model["load_sectors"] + model["store_sectors"],
+            reductions=model["red_sectors"] + model["atom_sectors"],
+            line=model["line"],
+            warm=True,
+        )
+        errors[record["case"]] = abs(estimate.seconds * 1e6 - record["warm_us"]) / record["warm_us"]
+    assert len(errors) == roofline.MEASURED
+    assert max(errors.values()) == pytest.approx(roofline.ERROR, abs=0.01), errors
+    assert statistics.median(errors.values()) == pytest.approx(roofline.TYPICAL, abs=0.01), errors
