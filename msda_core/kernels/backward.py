@@ -132,10 +132,12 @@ def msda_bwd_kernel(
 def backward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int) -> Launch:
     """The measured way to cut a backward call, `itemsize` bytes per element of value; see LOG.md."""
     BLOCK_D = min(triton.next_power_of_2(D), 128)
+    if B * Q * M >= 2**17:  # pixels are hit again and again: keep them, and keep the programs small
+        BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 256 // BLOCK_D))
+        return Launch(1, 1, BLOCK_P, BLOCK_D, num_warps=1)
+    # A pixel is read once or twice and then in the way of grad_value, which the L2 should hold instead.
     BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 1024 // BLOCK_D))
     num_warps = min(max(1, BLOCK_P * BLOCK_D // 128), 4)
-    if B * Q * M >= 2**17:  # pixels are hit again and again
-        return Launch(1, 1, BLOCK_P, BLOCK_D, num_warps=1 if itemsize == 2 else num_warps)
     return Launch(1, 1, BLOCK_P, BLOCK_D, num_warps, EVICT="evict_first")
 
 

@@ -109,14 +109,15 @@ def msda_fwd_kernel(
 def forward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int) -> Launch:
     """The measured way to cut a forward call, `itemsize` bytes per element of value; see LOG.md."""
     BLOCK_D = min(triton.next_power_of_2(D), 128)
-    lanes = max(1, BLOCK_D * itemsize // 16)  # 16 bytes a lane
+    lanes = max(1, BLOCK_D * itemsize // 16)  # of a row, 16 bytes each
     if lanes <= 16 and B * Q * M * lanes >= 2**19:  # rows enough to fill every warp with them: loop over the points
-        if itemsize > 2:
-            return Launch(64 * 2 // lanes, 1, 1, BLOCK_D, num_warps=4, UNROLL=16)
-        return Launch(max(1, 16 // lanes), 2, 1, BLOCK_D, num_warps=1, UNROLL=2)
+        BLOCK_M = 2 if itemsize == 2 else 1  # the rows of two heads fill a line, so they never meet in a bank
+        BLOCK_Q = max(1, 32 // lanes // BLOCK_M)
+        return Launch(BLOCK_Q, BLOCK_M, 1, BLOCK_D, num_warps=1, UNROLL=2 if itemsize == 2 else 4)
     BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 2048 // BLOCK_D))
-    BLOCK_Q = max(1, min(4 // itemsize, 1024 // (BLOCK_P * BLOCK_D)))
-    return Launch(BLOCK_Q, 1, BLOCK_P, BLOCK_D, num_warps=min(max(1, BLOCK_Q * BLOCK_P * BLOCK_D // 1024), 4))
+    BLOCK_M = 2 if itemsize == 2 and BLOCK_P * BLOCK_D <= 512 else 1
+    num_warps = min(max(1, BLOCK_M * BLOCK_P * BLOCK_D // 1024), 4)
+    return Launch(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT="evict_first")
 
 
 def msda_forward(

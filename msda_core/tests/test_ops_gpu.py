@@ -28,8 +28,9 @@ def test_at_the_sizes_of_a_detector(make_call, assert_close, size, dtype):
     Q = 300 if size == "decoder" else sum(h * w for h, w in PYRAMID)
     call = make_call(B=1, Q=Q, M=8, D=32, K=4, levels=PYRAMID, dtype=dtype)
     out, grads = gradients(call)
-    assert_close(out, reference.exact(*call.inputs))
-    sums = {torch.float32: 1e-5, torch.float16: 6e-3, torch.bfloat16: 4e-2}[dtype]  # 64 roundings a pixel, encoder
+    # x * W rounds at 167 pixels, not at 1: float32 locations are good to 1e-5 of a pixel
+    assert_close(out, reference.exact(*call.inputs), 1e-5 if dtype == torch.float32 else None)
+    sums = {torch.float32: 3e-5, torch.float16: 6e-3, torch.bfloat16: 4e-2}[dtype]  # 64 roundings a pixel, encoder
     for grad, exact in zip(grads, reference.exact_gradients(*call)):
         assert_close(grad, exact, sums)
 
