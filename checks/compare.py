@@ -110,6 +110,8 @@ def _compare_tensor(yours, truth, like, axes, where) -> str | None:
     error = torch.where(wrong, torch.nan_to_num(error, nan=math.inf, posinf=math.inf), -1.0)
     index = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
     a, b = _digits(mine[index].item(), expected[index].item())
+    if like.dtype == torch.bool:
+        a, b = bool(mine[index]), bool(expected[index])
     share = f" ({count} of {like.numel()} values differ)" if like.numel() > 1 else ""
     names = list(axes)[-len(index) :] if len(axes) >= len(index) else [f"axis {i}" for i in range(len(index))]
     at = ", ".join(f"{name} {i}" for name, i in zip(names, index))
