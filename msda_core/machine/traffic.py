@@ -11,10 +11,15 @@ touch. The finer rules, each confirmed by hardware counters (`data/`):
 - a reduction counts a sector as often as its most-hit address in the request;
 - a second load of the same address under the same predicate is merged; a load that is wanted in two layouts may be
   issued in both;
+- copies to shared memory that a pipelined loop makes (cp.async) count as loads; Nsight has them under `ldgsts`;
 - a 16-bit float atomic that is not part of a vector has no instruction: it is a load and a compare-and-swap loop on the
   32-bit word, with as many rounds as lanes that meet in one word.
+
+Profiling costs little more than interpreting: 64 programs of an MSDA forward took 0.71 s in Triton's interpreter alone
+and 0.83 s traced, lowered (warm) and counted, on two cores of a server CPU; a warm lowering 4 ms.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -23,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from msda_core.machine.emulate import Emulation
+from msda_core.machine.errors import Unsupported
 from msda_core.machine.launch import bind
 from msda_core.machine.layout import MemoryOp
 from msda_core.machine.lower import Lowering, lower_launch
@@ -552,6 +558,8 @@ def count(trace: Trace, lowering: Lowering) -> Report:
     Raises:
         Unsupported: an access goes through a layout or an engine that is not modelled.
     """
+    if re.search(r'"ttg.num-ctas" = (?!1 )', lowering.ttgir) or lowering.options.get("num_ctas", 1) > 1:
+        raise Unsupported("Programs that span several blocks (num_ctas > 1) are not modelled.")
     matched = _match(trace.sites, _with_instructions(lowering))
     by_site: dict[Site, list[Event]] = {s: [] for s in trace.sites}
     for event in trace.events:

@@ -53,3 +53,15 @@ def test_the_emulation_computes_what_the_gpu_computes(name):
     for key, value in real.items():
         tolerance = 0.05 if value.dtype == torch.bfloat16 else 1e-4  # sums in another order
         assert torch.allclose(emulated[key].double(), value.double(), rtol=tolerance, atol=tolerance), key
+
+
+def test_the_operators_own_launcher_takes_no_short_cut_past_the_guard():
+    from msda_core.kernels.forward import msda_forward
+
+    t = {k: v.cuda() for k, v in probes.msda_inputs(torch.float32, 2).items()}
+    args = (t["value"], t["shapes"], t["starts"], t["loc"], t["attn"])
+    real = msda_forward(*args)  # compiled, and kept for the next call
+    seen = []
+    with machine.guard(observer=seen.append):
+        emulated = msda_forward(*args)
+    assert seen and torch.allclose(real, emulated, atol=1e-4)

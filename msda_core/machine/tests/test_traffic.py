@@ -176,6 +176,11 @@ def test_what_the_copy_engine_moves_is_refused():
         machine.profile(descriptor_kernel, (1,), x, y, 16, target="sm_90")
 
 
+def test_clusters_are_refused():
+    with pytest.raises(machine.Unsupported, match="num_ctas"):
+        machine.profile(add_kernel, (1,), torch.zeros(256), torch.zeros(256), 256, BLOCK=256, num_ctas=2)
+
+
 def test_nothing_launched_costs_nothing():
     report = machine.profile(add_kernel, (0,), torch.zeros(4), torch.zeros(4), 4, BLOCK=16)
     assert report.requests == report.unique_bytes == 0 and report.efficiency == 0
