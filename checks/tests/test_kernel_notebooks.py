@@ -27,13 +27,15 @@ LIMIT = 240
 MINE = """
 @app.cell
 def _():
-    print("sums:", add(torch.ones(5), torch.ones(5)).tolist(), row_sum(torch.ones(2, 21)).tolist())
+    _x = torch.ones(5, device=device.ACTIVE)
+    print("sums:", add(_x, _x).tolist(), row_sum(torch.ones(2, 21, device=device.ACTIVE)).tolist())
     return
 
 
 @app.function
 def test_add():
-    assert torch.equal(add(torch.ones(40), torch.ones(40)), torch.full((40,), 2.0))
+    x = torch.ones(40, device=device.ACTIVE)
+    assert torch.equal(add(x, x), 2 * x)
 
 
 """
@@ -108,7 +110,7 @@ def test_imported_by_name(mine):
     spec.loader.exec_module(module)
     import torch
 
-    assert module.row_sum(torch.ones(3, 18)).tolist() == [18.0] * 3
+    assert module.row_sum(torch.ones(3, 18, device=device.ACTIVE)).tolist() == [18.0] * 3
     assert module.add_kernel.__wrapped__ is module.add_kernel.fn
 
 

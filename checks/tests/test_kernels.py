@@ -13,7 +13,7 @@ import torch
 from checks import exercise as exercises
 from checks.exercise import Mistake, find, lab_exercises
 from checks.grade import _is_stub, grade
-from checks.kernels import edited
+from checks.kernels import edited, on_device
 from checks.notebook import stub_source
 from msda_core import device, machine
 from msda_core.device import tl, triton
@@ -344,6 +344,13 @@ def test_an_edit_that_no_longer_fits_is_refused():
 def test_zeros_and_the_input_are_rejected():
     for change in ((STORE, STORE.replace("x + y", "0 * x")), (STORE, STORE.replace("x + y", "x")), (STORE, "pass")):
         assert report(Mistake("", wrong(change), "")).state == "fail"
+
+
+def test_arguments_move_to_the_device_with_their_strides():
+    x = torch.arange(24.0).reshape(4, 6)[1:, ::2].T
+    moved, (number, again) = on_device([x, (3, x)])
+    assert moved.stride() == x.stride() and moved.storage_offset() == x.storage_offset() and number == 3
+    assert moved.device.type == again.device.type == device.ACTIVE.type and torch.equal(moved.cpu(), x)
 
 
 @pytest.mark.gpu
