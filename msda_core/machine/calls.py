@@ -15,17 +15,9 @@ from msda_core.machine.emulate import Emulation
 from msda_core.machine.guard import guard
 from msda_core.machine.launch import bind
 from msda_core.machine.lower import lower_launch
+from msda_core.machine.pairing import bind_instructions, executed, match
 from msda_core.machine.trace import Recorder, Trace
-from msda_core.machine.traffic import (
-    SECTOR,
-    Report,
-    SiteTraffic,
-    _executed,
-    _match,
-    _requests,
-    _with_instructions,
-    count,
-)
+from msda_core.machine.traffic import SECTOR, Report, SiteTraffic, _requests, count
 
 __all__ = ["Request", "profile_calls", "trace_calls", "worst_request"]
 
@@ -92,17 +84,17 @@ class Request(NamedTuple):
 
 
 def worst_request(report: Report, site: SiteTraffic) -> Request | None:
-    """The request of one operation that uses least of what it fetches; the first of those. None if there was none.
+    """The request of one operation that uses least of what it fetches, with most lanes. None if there was none.
 
     Args:
         report: of `profile` or `profile_calls`.
         site: one of its `sites`.
     """
-    matched = _match(report.trace.sites, _with_instructions(report.lowering))
-    ops = [b for b in matched.get(site.site, ()) if b.instruction is not None]
+    matched = match(report.trace.sites, bind_instructions(report.lowering))
+    ops = [b for b in matched.get(site.site, ()) if b.run]
     events = [e for e in report.trace.events if e.site is site.site]
-    worst, least = None, 2.0
-    for bound, own in _executed(events, ops) if ops and events else ():
+    worst, least = None, (2.0, 0)
+    for bound, own in executed(events, ops) if ops and events else ():
         itemsize = own[0].itemsize
         width = max(itemsize, min(bound.width, (bound.op.layout.registers if bound.op.layout else 1) * itemsize))
         addresses, active = _requests(bound, own, report.num_warps)
@@ -112,7 +104,7 @@ def worst_request(report: Report, site: SiteTraffic) -> Request | None:
             where = np.full(32, -1, np.int64)
             where[: len(lanes)] = np.where(on, lanes - first, -1)
             request = Request(where, width, len(np.unique(ends)), own[0].tensor)
-            share = request.useful / (request.sectors * SECTOR)
+            share = (request.useful / (request.sectors * SECTOR), -int(on.sum()))
             if share < least:
                 worst, least = request, share
     return worst

@@ -118,16 +118,30 @@ class Lowering:
         return self._mnemonics("atomic")
 
     def ptx_of(self, lineno: int) -> list[str]:
-        """The PTX instructions that came from one line of the source, in order."""
-        found, here = [], False
-        for line in self.ptx.splitlines():
-            text = line.strip()
+        """The PTX instructions that came from one line of the source, in order.
+
+        Where Triton wrote a neighbour's line above an access to memory, the access's own line counts.
+        """
+        from msda_core.machine.pairing import bind_instructions
+
+        own = {
+            id(i): {p.line for p in bound.op.places} for bound in bind_instructions(self) for i in bound.run if bound.op
+        }
+        accesses = iter(self.instructions)
+        access = next(accesses, None)
+        found, lines = [], set()
+        for raw in self.ptx.splitlines():
+            text = raw.strip()
             if text.startswith(".loc"):
-                numbers = text.split()
-                at = re.search(r"inlined_at\s+\d+\s+(\d+)", text)
-                here = lineno == int(numbers[2]) or (at is not None and lineno == int(at[1]))
-            elif here and text.endswith(";") and not text.startswith((".", "//", "}")):
-                found.append(text)
+                call = re.search(r"inlined_at\s+\d+\s+(\d+)", text)
+                lines = {int(text.split()[2])} | ({int(call[1])} if call else set())
+            elif text.endswith(";") and not text.startswith((".", "//", "}")):
+                here = lines
+                if access is not None and text == access.text:
+                    here = own.get(id(access), lines)
+                    access = next(accesses, None)
+                if lineno in here:
+                    found.append(text)
         return found
 
     def _assembled(self) -> dict[str, Any]:
