@@ -382,10 +382,10 @@ _answers_lock = threading.Lock()
 def lower_launch(launch: Launch, target) -> Lowering:
     """`lower` for a launch that is already bound."""
     capability = parse_target(target)
+    shipment = _Shipment(launch)
     signature, constants, attrs = _specialise(launch, capability)
     options = {k: v for k, v in launch.options.items() if isinstance(v, (int, str, float, bool)) and v is not None}
     options.setdefault("num_warps", 4)
-    shipment = _Shipment(launch)
     request = {
         "do": "compile",
         "constants": [[list(p), shipment.encode(v)] for p, v in constants.items()],

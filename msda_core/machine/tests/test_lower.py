@@ -227,6 +227,14 @@ def test_a_changed_kernel_is_compiled_anew():
     assert first.ptx != second.ptx and first.operations[0].places[-1].line == 3
 
 
+def test_a_kernel_without_source_is_refused():
+    scope = {"tl": tl}
+    exec("def nowhere(x_ptr):\n    tl.store(x_ptr, 1.0)\n", scope)
+    if triton.knobs.runtime.interpret:  # the real decorator refuses it at once
+        with pytest.raises(machine.Unsupported, match="nowhere has no source"):
+            machine.lower(triton.jit(scope["nowhere"]), "*fp32")
+
+
 def test_a_helper_reached_through_a_module_and_a_constexpr_global_travel_along():
     @triton.jit
     def inner(x_ptr):
