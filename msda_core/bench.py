@@ -20,11 +20,14 @@ import importlib
 import importlib.metadata
 import json
 import math
+import multiprocessing
+import os
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 
 import torch
 from torch import Tensor
@@ -262,7 +265,7 @@ def measure(operator: Operator, inputs: list[Tensor], quick: bool = False) -> di
             error = (ours[:1].double() - truth).abs()
             if name == "loc":  # where a point lies within rounding of a pixel, its two one-sided slopes are both right
                 error = error.flatten().kthvalue(max(1, int(0.999 * error.numel()))).values
-            row[f"error_{name}"] = float(error.max() / truth.abs().max())
+            row[f"error_{name}"] = float((error.max() / truth.abs().max()).detach())
         del exact, exact_grads, first
 
     def forward():
@@ -285,9 +288,42 @@ def measure(operator: Operator, inputs: list[Tensor], quick: bool = False) -> di
 # -------------------------------------------------------------------------------------------------------------- main
 
 
+def _inputs(preset: str, name: str, levels: list[tuple[int, int]]) -> list[Tensor]:
+    dtype, _, wide = name.partition("+")
+    return make_inputs(preset, DTYPES[dtype], levels, "cuda", torch.float32 if wide else None)
+
+
+def _compile_one(job: tuple) -> None:
+    name, (preset, dtype), levels, peers = job
+    value, shapes, starts, loc, attn, grad = _inputs(preset, dtype, levels)
+    leaves = [t.requires_grad_() for t in (value, loc, attn)]
+    operator = operators(peers, levels, False)[name]
+    for _ in range(2):
+        with torch.no_grad():
+            operator(value, shapes, starts, loc, attn)
+        out = operator(value, shapes, starts, loc, attn)
+        torch.autograd.grad(out, leaves, grad.view(out.shape))
+
+
+def compile_all(jobs: list[tuple]) -> None:
+    """Run every case once in as many processes as there are cores, which leaves Triton's cache on disk filled."""
+    workers = min(len(jobs), max(1, (os.cpu_count() or 2) // 2))
+    if workers < 2:
+        return
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for future in [pool.submit(_compile_one, job) for job in jobs]:
+            future.exception()  # what fails here fails again, and is reported, when it is timed
+
+
+def _command() -> str:
+    """The arguments, without the paths of this machine."""
+    words = iter(sys.argv[1:])
+    return " ".join(word for word in words if word not in ("--json", "--plot") or not next(words, None))
+
+
 def environment() -> dict[str, str]:
     """What the figures depend on."""
-    found = {"python": platform.python_version(), "torch": torch.__version__, "command": " ".join(sys.argv[1:])}
+    found = {"python": platform.python_version(), "torch": torch.__version__, "command": _command()}
     for package in ("triton", "mmcv", "deformops"):
         try:
             found[package] = importlib.metadata.version(package)
@@ -397,27 +433,36 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
 
     found = operators(options.peer, levels, options.compile)
+    names = options.only or list(found)
+    unknown = [name for name in names if name not in found]
+    if unknown:
+        parser.error(f"--only must name installed operators, expected some of {list(found)}, got {unknown}")
     missing = [name for name in ("mmcv", "deformops") if name not in found]
     env = environment()
     print("  ".join(f"{k} {v}" for k, v in env.items()) + (f"  not installed: {', '.join(missing)}" if missing else ""))
+    cases = [(preset, dtype) for preset in options.preset for dtype in options.dtypes]
+    compile_all([(name, case, levels, options.peer) for case in cases for name in names if "compiled" not in name])
     rows = []
-    for preset in options.preset:
-        for name in options.dtypes:
-            dtype, _, wide = name.partition("+")
-            inputs = make_inputs(preset, DTYPES[dtype], levels, "cuda", torch.float32 if wide else None)
-            for operator in options.only or found:
-                try:
-                    row = measure(found[operator], inputs, options.quick)
-                except Exception as error:  # a peer that cannot do this dtype must not take the others with it
-                    if operator == "msda_core":
-                        raise
-                    print(f"  {operator}, {preset}, {name}: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
-                    continue
-                rows.append({"preset": preset, "dtype": name, "operator": operator, **row})
+    for preset, name in cases:
+        for operator in names:
+            begin = time.perf_counter()
+            try:
+                row = measure(found[operator], _inputs(preset, name, levels), options.quick)
+            except Exception as error:  # a peer that cannot do this dtype must not take the others with it
+                if operator == "msda_core":
+                    raise
+                print(f"  {operator}, {preset}, {name}: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+                continue
+            rows.append({"preset": preset, "dtype": name, "operator": operator, **row})
+            print(
+                f"  {preset} {name} {operator}: kernels fwd {row['fwd_kernels']:.1f} bwd {row['bwd_kernels']:.1f} µs, "
+                f"took {time.perf_counter() - begin:.1f} s",
+                flush=True,
+            )
+            if options.json:
+                with open(options.json, "w") as file:
+                    json.dump({"environment": env, "resolution": options.resolution, "rows": rows}, file, indent=1)
     print(table(rows))
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"environment": env, "resolution": options.resolution, "rows": rows}, file, indent=1)
     if options.plot:
         draw(rows, options.plot)
     return 0

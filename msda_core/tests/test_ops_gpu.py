@@ -30,8 +30,13 @@ def test_at_the_sizes_of_a_detector(make_call, assert_close, size, dtype):
     out, grads = gradients(call)
     # x * W rounds at 167 pixels, not at 1: float32 locations are good to 1e-5 of a pixel
     assert_close(out, reference.exact(*call.inputs), 1e-5 if dtype == torch.float32 else None)
+    # and beside a pixel's centre the slope jumps: no telling which of its two sides a rounded location means
+    pixel = call.loc.double() * call.shapes.flip(-1)[:, None] - 0.5
+    grads[1][(pixel - pixel.round()).abs() < 1e-3] = 0
+    exact_grads = reference.exact_gradients(*call)
+    exact_grads[1][(pixel - pixel.round()).abs() < 1e-3] = 0
     sums = {torch.float32: 3e-5, torch.float16: 6e-3, torch.bfloat16: 4e-2}[dtype]  # 64 roundings a pixel, encoder
-    for grad, exact in zip(grads, reference.exact_gradients(*call)):
+    for grad, exact in zip(grads, exact_grads):
         assert_close(grad, exact, sums)
 
 
