@@ -67,6 +67,7 @@ def _():
     Threads do not load on their own. Thirty-two of them, a **warp**, execute each instruction together; each thread is a
     **lane**. A load instruction of a warp is one **request**, with up to 32 addresses. Memory answers in **sectors** of 32
     bytes, at multiples of 32; four sectors are a **line** of 128 bytes. Whatever a sector is fetched for, all of it comes.
+    Lanes that read neighbouring addresses share sectors: their load is **coalesced**.
     """)
     return
 
@@ -191,7 +192,8 @@ def _():
     ## 3 · Waiting, all at once
 
     A sector from DRAM takes several hundred nanoseconds; in that time a multiprocessor could have issued some
-    thousands of instructions. GPUs do not try to shorten the wait, they fill it: while one warp waits, others issue theirs. What arrives per
+    thousands of instructions. GPUs do not try to shorten the wait, they fill it: while one warp waits, others issue theirs
+    (**latency hiding**). What arrives per
     second is what is **under way**, divided by how long each of it takes.
     """)
     return
@@ -666,37 +668,40 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.stop(device.NO_TRITON is not None, mo.md(f"{device.NO_TRITON} This section needs it; nothing else here does."))
-    from msda_core.machine import probes as _probes
+    if device.NO_TRITON:
+        _shown = mo.md(f"{device.NO_TRITON} This last section needs it.")
+    else:
+        from msda_core.machine import probes as _probes
 
-    _tile, _whose_tiles = checks.stand_in("03.tiling_addresses", lambda: tiling_addresses)
-    _count, _whose_count = checks.stand_in("03.sectors", lambda: sectors)
-    _read_on, _records = traffic.measured()
-    _inputs = _probes.msda_inputs(torch.float32, 16)
-    _corners = traffic.corner_pixels(_inputs["loc"][0], _probes.PYRAMID)
-    (_Q, _M), _D = _inputs["loc"].shape[1:3], _inputs["value"].shape[-1]
-    _points = _corners.shape[:3].numel()
-    _rows = []
-    for _name, _case, _warps in (
-        ("output", "msda_element_f32", _Q * _M * _D // 32),
-        ("point", "msda_point_f32", _points // 32),
-    ):
-        _requests = _tile(_name, _corners, _D, 4, 1 << 20, 1 << 28, 1 << 29)
-        _mine = (len(_requests), sum(_count(*one) for one in _requests))
-        _chip = [_records[_case]["counters"][f"load_{what}"] for what in ("requests", "sectors")]
-        _rows.append(
-            f"| {_name} | {_mine[0]:,} | **{_chip[0]:,}** | {(_chip[0] - _mine[0]) / _warps:g} "
-            f"| {_mine[1]:,} | **{_chip[1]:,}** | {(_chip[1] - _mine[1]) / _warps:g} |"
+        _tile, _whose_tiles = checks.stand_in("03.tiling_addresses", lambda: tiling_addresses)
+        _count, _whose_count = checks.stand_in("03.sectors", lambda: sectors)
+        _read_on, _records = traffic.measured()
+        _inputs = _probes.msda_inputs(torch.float32, 16)
+        _corners = traffic.corner_pixels(_inputs["loc"][0], _probes.PYRAMID)
+        (_Q, _M, _P), _D = _corners.shape[:3], _inputs["value"].shape[-1]
+        _rows = []
+        for _name, _case, _threads in (
+            ("output", "msda_element_f32", _Q * _M * _D),
+            ("point", "msda_point_f32", _Q * _M * _P),
+        ):
+            _requests = _tile(_name, _corners, _D, 4, 1 << 20, 1 << 28, 1 << 29)
+            _mine = (len(_requests), sum(_count(*one) for one in _requests))
+            _chip = [_records[_case]["counters"][f"load_{what}"] for what in ("requests", "sectors")]
+            _more = [(chip - mine) / (_threads // 32) for chip, mine in zip(_chip, _mine)]
+            _rows.append(
+                f"| {_name} | {_mine[0]:,} | **{_chip[0]:,}** | {_more[0]:g} | {_mine[1]:,} | **{_chip[1]:,}** | {_more[1]:g} |"
+            )
+        _shown = mo.md(
+            "| | requests, you | requests, H200 | more, a warp | sectors, you | sectors, H200 | more, a warp |\n"
+            "|---|---|---|---|---|---|---|\n" + "\n".join(_rows) + f"\n\nYou: {_whose_tiles} and {_whose_count}. The "
+            f"chip: {_read_on['gpu']}, driver {_read_on['driver']}, Triton {_read_on['triton']}, Nsight Compute "
+            f"{_read_on['ncu']}.\n\nThe differences are whole numbers a warp, and they are loads that your list leaves "
+            "out: every warp also reads the tables of the levels, the height, width and first pixel of each. In *output* a "
+            f"warp goes through {len(_probes.PYRAMID)} levels and reads three numbers for each. In *point* each lane knows "
+            "its level, so three requests do; heights and widths, 8 bytes each and alternating, lie in two sectors, the "
+            "first pixels in one. Everything else you foresaw, to the last sector."
         )
-    mo.md(
-        "| | requests, you | requests, H200 | more, a warp | sectors, you | sectors, H200 | more, a warp |\n"
-        "|---|---|---|---|---|---|---|\n" + "\n".join(_rows) + f"\n\nYou: {_whose_tiles} and {_whose_count}. The "
-        f"chip: {_read_on['gpu']}, driver {_read_on['driver']}, Triton {_read_on['triton']}, Nsight Compute "
-        f"{_read_on['ncu']}.\n\nThe differences are whole numbers a warp, and they are loads your list leaves out: every "
-        "warp also reads the levels' tables, the height, width and first pixel of each level. In *output* a warp goes "
-        f"through {len(_probes.PYRAMID)} levels and reads three numbers for each; in *point* each lane knows its level, so "
-        "three requests do. Everything else you foresaw, to the last sector."
-    )
+    _shown
     return
 
 
@@ -732,24 +737,20 @@ def _():
 
 @app.cell(hide_code=True)
 def _(recorded):
-    mo.stop(device.NO_TRITON is not None, mo.md(f"{device.NO_TRITON} This picture needs it."))
-    _count, _whose_count = checks.stand_in("03.sectors", lambda: sectors)
-    _read_on, _records = traffic.measured()
-    _record = _records[recorded.value]
-    with mo.status.spinner(title="Running the kernel on the paper GPU", remove_on_exit=True):
-        _yours = {kind: traffic.issued(recorded.value, kind) for kind in ("load", "store")}
-    traffic.agreement(
-        {
-            f"{kind} {what}": (
-                _record["counters"][f"{kind}_{what}"],
-                len(requests) if what == "requests" else sum(_count(*one) for one in requests),
-            )
-            for kind, requests in _yours.items()
-            for what in ("requests", "sectors")
-        },
-        _whose_count,
-        f"{_record['kernel']} on an {_read_on['gpu']}",
-    )
+    if device.NO_TRITON:
+        _shown = mo.md(f"{device.NO_TRITON} This picture needs it.")
+    else:
+        _count, _whose_count = checks.stand_in("03.sectors", lambda: sectors)
+        _read_on, _records = traffic.measured()
+        _record, _pairs = _records[recorded.value], {}
+        with mo.status.spinner(title="Running the kernel on the paper GPU", remove_on_exit=True):
+            for _kind in ("load", "store"):
+                _requests = traffic.issued(recorded.value, _kind)
+                _mine = {"requests": len(_requests), "sectors": sum(_count(*one) for one in _requests)}
+                for _what, _number in _mine.items():
+                    _pairs[f"{_kind} {_what}"] = (_record["counters"][f"{_kind}_{_what}"], _number)
+        _shown = traffic.agreement(_pairs, _whose_count, f"{_record['kernel']} on an {_read_on['gpu']}")
+    _shown
     return
 
 
@@ -771,29 +772,33 @@ def _():
 
 @app.cell
 def _(real_stride):
-    mo.stop(device.NO_TRITON is not None, mo.md(f"{device.NO_TRITON}"))
-    from msda_core import machine as _machine
-    from msda_core.machine.probes import probe_stride as _kernel
+    if device.NO_TRITON:
+        profiled, _shown = None, mo.md(device.NO_TRITON)
+    else:
+        from msda_core import machine as _machine
+        from msda_core.machine.probes import probe_stride as _kernel
 
-    _x, _y = torch.randn(16 * 1024), torch.empty(1024)
-    profiled = _machine.profile(_kernel, (4,), _x, _y, real_stride.value, BLOCK=256, num_warps=2, target="sm_90")
-    mo.plain_text(str(profiled))
+        _x, _y = torch.randn(16 * 1024), torch.empty(1024)
+        profiled = _machine.profile(_kernel, (4,), _x, _y, real_stride.value, BLOCK=256, num_warps=2)
+        _shown = mo.plain_text(str(profiled))
+    _shown
     return (profiled,)
 
 
 @app.cell(hide_code=True)
 def _(profiled, real_stride):
-    _each = profiled.loads.sectors / profiled.loads.requests
     _alone = len({4 * real_stride.value * lane // 32 for lane in range(32)})
+    _each = profiled.loads.sectors / profiled.loads.requests if profiled else _alone
+    _why = (
+        "With stride 1 a lane loads its four neighbouring elements at once: 16 bytes, a quarter of the requests."
+        if real_stride.value == 1
+        else "The compiler gives each lane four neighbouring elements of the *output*, so that it can store 16 bytes at once. "
+        "Each of a lane's four loads then stands four strides from its neighbour's. Nobody wrote that: you only see it when "
+        "you count."
+    )
     mo.md(
-        f"At this stride the picture at the top shows {_alone} sectors a request; this kernel has **{_each:g}**. "
-        + (
-            "With stride 1 a lane loads its four neighbouring elements at once: 16 bytes, a quarter of the requests."
-            if real_stride.value == 1
-            else "The compiler gives each lane four neighbouring elements of the *output*, so that it can store 16 bytes at "
-            "once. Each of a lane's four loads then stands four strides from its neighbour's. Nobody wrote that: you only "
-            "see it when you count."
-        )
+        f"At this stride the picture at the top shows {_alone} sectors a request"
+        + (f"; this kernel has **{_each:g}**. {_why}" if profiled else ".")
     )
     return
 

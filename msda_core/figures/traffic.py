@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from matplotlib.patches import Rectangle
 from torch import Tensor
@@ -300,7 +301,7 @@ def hidden_latency(
         The picture, and for each size the share of DRAM's bandwidth that is used.
     """
     figure, axes = new_figure(8, 3.5)
-    counts = torch.arange(1, 65)
+    counts = range(1, 65)
     shares = []
     for size, colour, style in zip(sizes, (RED, BLUE, GREEN), ("--", "-", "-.")):
         rate = lambda n, size=size: min(gpu.dram, gpu.sms * float(n) * size / (latency * 1e-9))  # noqa: E731
@@ -365,9 +366,9 @@ def roofline_plot(gpu: Gpu, calls: Mapping[str, tuple[tuple[int, int], int, floa
         calls: label → ((compulsory, requested) bytes, operations, measured microseconds or None).
     """
     figure, axes = new_figure(8.5, 4.4)
-    intensity = torch.logspace(-1, 3, 200, dtype=torch.float64)
+    intensity = np.logspace(-1, 3, 200)
     for rate, colour, style, name in ((gpu.dram, BLUE, "-", "DRAM"), (gpu.l1, GREEN, "--", "all L1 caches")):
-        roof = (intensity * rate).clamp(max=gpu.flops) / 1e12
+        roof = np.minimum(intensity * rate, gpu.flops) / 1e12
         axes.loglog(intensity, roof, style, color=colour, linewidth=2)
         axes.annotate(
             f"{name}, {rate / 1e12:.1f} TB/s", (0.11, 0.11 * rate / 1e12), (8, 0), textcoords="offset points",
