@@ -126,10 +126,10 @@ def restore_launch(record: dict[str, Any], inputs: dict[str, torch.Tensor]) -> L
     return bind(kernel, tuple(record["grid"]), (), {**values, **record["options"]})
 
 
-def trace_launch(launch: Launch) -> Trace:
+def trace_launch(launch: Launch, every: int = 1) -> Trace:
     emulation = Emulation(launch)
     recorder = emulation.observer = Recorder(emulation)
-    emulation.run()
+    emulation.run(every)
     return recorder.finish()
 
 
@@ -387,18 +387,34 @@ def _query(field: str) -> str:
     return done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
 
 
-def count_timed(path: Path):
-    """Replace the launches behind the measured times by what the model counts for them: the launches are big."""
+def count_timed(path: Path, sample: int = 512):
+    """Replace the launches behind the measured times by what the model counts for them.
+
+    The operator's launches are sampled: at least `sample` programs run, and their counts are scaled. Locations are
+    uniform, so that is close; the unique sectors are counted exactly, from the locations.
+    """
+    from msda_core.machine.probes import msda_touched
+
     data = json.loads(path.read_text())
     for i, record in enumerate(data["timed"]):
         if "lowering" not in record:
             continue
-        report = replay(record)
-        model = model_counters(report)
-        model.update(
-            unique_bytes=report.unique_bytes, written_bytes=report.written_bytes, dram_bytes=report.dram_bytes,
-            programs=report.programs, num_warps=report.num_warps, line=report.contention.line,
-        )  # fmt: skip
+        inputs = _cases()[record["case"]].inputs()
+        launch = restore_launch(record, inputs)
+        operator = record["kernel"].startswith("msda")
+        every = max(1, launch.programs // sample) if operator else 1
+        report = count(trace_launch(launch, every), Lowering.from_json(record["lowering"]))
+        model = {k: v * every for k, v in model_counters(report).items()}
+        if operator:
+            value = 32 * msda_touched(inputs)
+            others = sum(t.numel() * t.element_size() for k, t in inputs.items() if k in ("loc", "attn", "grad"))
+            backward = "backward" in record["case"]
+            read = value * (1 + backward) + others - (0 if backward else inputs["grad"].nbytes)
+            written = value + others - inputs["grad"].nbytes if backward else inputs["grad"].nbytes
+            model.update(dram_read_sectors=read // 32)
+        else:
+            read, written = report.dram_bytes, report.written_bytes
+        model.update(dram_bytes=read, written_bytes=written, line=report.contention.line, every=every)
         keep = ("case", "why", "kernel", "registers", "spills", "warm_us", "cold_us")
         data["timed"][i] = {**{k: record[k] for k in keep}, "shared": record["lowering"]["shared"], "model": model}
         print(record["case"], model)

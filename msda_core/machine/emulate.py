@@ -611,22 +611,22 @@ class Emulation:
                 if device is not host:
                     device.copy_(host)
 
-    def run(self):
-        """Every program of the grid, one after another, in the interpreter's order (z fastest).
+    def run(self, every: int = 1):
+        """The programs of the grid, one after another, in the interpreter's order (z fastest).
+
+        Args:
+            every: run only each so-manyth of them, for a sample of a big launch.
 
         Raises:
             KernelError: something inside the kernel is wrong; tensors keep what earlier accesses wrote.
         """
         with self.prepared() as (function, arguments):
-            nx, ny, nz = self.launch.grid
-            for x in range(nx):
-                for y in range(ny):
-                    for z in range(nz):
-                        self._builder.set_grid_idx(x, y, z)
-                        try:
-                            self._program(function, arguments)
-                        except Exception as error:
-                            self.fail(error)
+            for index in range(0, self.launch.programs, every):
+                self._builder.set_grid_idx(*(int(i) for i in np.unravel_index(index, self.launch.grid)))
+                try:
+                    self._program(function, arguments)
+                except Exception as error:
+                    self.fail(error)
 
 
 def _rtne(interpreter):

@@ -433,6 +433,25 @@ def msda_inputs(dtype: torch.dtype, Q: int, B: int = 1, M: int = 8, D: int = 32,
     }
 
 
+def msda_touched(t: Tensors) -> int:
+    """Sectors of value that a call on `msda_inputs` touches, if a pixel's channels fill whole sectors."""
+    B, S, M, D = t["value"].shape
+    sizes = t["shapes"].flip(1)  # (L, 2) as (W, H)
+    low = torch.floor(t["loc"].float() * sizes[None, None, None, :, None] - 0.5).long()  # (B, Q, M, L, K, 2)
+    hit = torch.zeros(B, S, M, dtype=torch.bool)
+    b = torch.arange(B)[:, None, None, None, None]
+    m = torch.arange(M)[None, None, :, None, None]
+    for dx in (0, 1):
+        for dy in (0, 1):
+            x, y = low[..., 0] + dx, low[..., 1] + dy
+            W, H = sizes[:, 0, None], sizes[:, 1, None]
+            inside = (x >= 0) & (x < W) & (y >= 0) & (y < H)
+            pixel = t["starts"][:, None] + y * W + x
+            where = torch.broadcast_tensors(b, pixel, m)
+            hit[tuple(i[inside] for i in where)] = True
+    return int(hit.sum()) * D * t["value"].element_size() // 32
+
+
 def _run_tiling(forward, t):
     return forward(t["value"], t["shapes"], t["starts"], t["loc"], t["attn"])
 
