@@ -76,7 +76,10 @@ class Step:
     def points(self) -> list[dict[str, Fraction]]:
         """The points to compare at: the same for every line; the first one has small numbers, to be shown."""
         dice = random.Random(self.name)
-        small = {name: Fraction(dice.randint(1, 7), dice.choice((2, 3, 4))) for name in self.variables}
+        small = {
+            name: Fraction(dice.randint(1, 3), 4) if name in ("fx", "fy") else Fraction(dice.randint(1, 9))
+            for name in self.variables
+        }
         large = [
             {name: Fraction(dice.randint(-999, 999), dice.randint(1, 99)) for name in self.variables}
             for _ in range(POINTS - 1)

@@ -153,7 +153,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     guess_eps = checks.predict(
-        "You measure the slope of exp in float32, where 1 and the next number are 1.2e-7 apart. Which eps gives the smallest error?",
+        f"You measure the slope of exp in float32, where 1 and the next number are {torch.finfo(torch.float32).eps:.1e} apart. Which "
+        "eps gives the smallest error?",
         ["1e-7, the smallest that still moves x", "1e-4", "5e-3"],
     )
     guess_eps

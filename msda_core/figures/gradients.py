@@ -184,10 +184,13 @@ def error_over_eps(
             nearest = min(drawn, key=lambda point: abs(torch.tensor(point[0] / marks[name]).log().item()))
             axes.plot(marks[name], nearest[1], "o", color=colour, markersize=10, markeredgecolor="black")
             told[-1] += f", at the chosen {marks[name]:.1g} about {nearest[1]:.1g}"
-    axes.set(xlabel="eps", ylabel="relative error of the slope", ylim=(1e-17, 10), title=what)
+    axes.set(
+        xlabel="eps", ylabel="relative error of the slope", title=what, xscale="log", yscale="log", ylim=(1e-17, 10)
+    )
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
     axes.text(axes.get_xlim()[0] * 2, 1.3, "all of it is error", color=GREY)
-    axes.legend(frameon=False, loc="lower left", title="● the chosen step" if marks else None)
+    if curves:
+        axes.legend(frameon=False, loc="lower left", title="● the chosen step" if marks else None)
     return Picture(
         figure, f"Error of central differences over the step, both axes logarithmic. {what}. {'; '.join(told)}."
     )
