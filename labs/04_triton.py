@@ -623,9 +623,7 @@ def softmax(x: torch.Tensor, BLOCK: int = 16) -> torch.Tensor:
 
 @app.cell(hide_code=True)
 def _():
-    checks.closing(
-        "04", lambda: (add_kernel, copy2d_kernel, gather_rows_kernel, bilinear_kernel, row_sum_kernel, softmax_kernel)
-    )
+    checks.closing("04", lambda: (add_kernel, copy2d_kernel, gather_rows_kernel, bilinear_kernel, row_sum_kernel, softmax_kernel))
     return
 
 

@@ -330,14 +330,13 @@ def side_by_side(image: Tensor, locations: Tensor, samples: Tensor) -> Picture:
     H, W, _ = image.shape
     size = round(len(samples) ** 0.5)
     figure, (left, right) = new_figure(9, 4, ncols=2)
-    left.imshow(image, interpolation="nearest")
-    left.scatter(
-        locations[:, 0] * W - 0.5, locations[:, 1] * H - 0.5, s=4, color=ORANGE, edgecolor="black", linewidth=0.2
-    )
+    left.imshow(image.numpy(), interpolation="nearest")
+    x, y = (locations * torch.tensor([W, H]) - 0.5).T.numpy()
+    left.scatter(x, y, s=4, color=ORANGE, edgecolor="black", linewidth=0.2)
     left.set(title=f"{H} × {W} pixels, {len(locations)} points", xticks=[], yticks=[])
     left.spines[["left", "bottom"]].set_visible(False)
     left.set(xlim=(-0.35 * W, 1.35 * W), ylim=(1.25 * H, -0.25 * H))
-    right.imshow(samples.reshape(size, size, 3).clamp(0, 1), interpolation="nearest")
+    right.imshow(samples.reshape(size, size, 3).clamp(0, 1).numpy(), interpolation="nearest")
     right.set(title="what your kernel read", xticks=[], yticks=[])
     outside = ((locations < 0) | (locations > 1)).any(-1).sum().item()
     return Picture(
