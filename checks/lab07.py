@@ -1223,7 +1223,16 @@ def _all_wrong(**options):
 exercise(
     "07.all_gradients",
     reference=_all_truths,
-    cases=[one_point, in_float64, far_outside, on_pixel_centres, several_levels, neighbouring_cells, crowded],
+    cases=[
+        one_point,
+        in_float64,
+        far_outside,
+        on_pixel_centres,
+        several_levels,
+        neighbouring_cells,
+        crowded,
+        the_same_cell,
+    ],
     parts=["grad_value", "grad_locations", "grad_attention"],
     autograd=False,
     forbid=NO_GRID_SAMPLE,

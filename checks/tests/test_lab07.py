@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from checks import lab07
+from checks.carry import solution_module
 from checks.exercise import Draw, find
 from checks.grade import grade
+from checks.notebook import answer_source
 from msda_core import reference
 from msda_core.figures import gradients
 from solutions import lab07 as solved
@@ -117,3 +119,41 @@ def test_the_bench_finds_a_wrong_gradient():
     wrong = lambda *call: solved.grad_locations(*call).flip(-1)  # noqa: E731
     _, said = gradients.bench(wrong, solved.numeric_gradient, solved.near_kink, **right)
     assert float(said.split("at most ")[1].split(". ")[0]) > 0.1
+
+
+#: How a learner gets there: the solution's own loop with one edit → the mistake it must be taken for.
+EDITS = [
+    ("numeric_gradient", "(2 * eps)", "eps", "divided by eps, though"),
+    ("numeric_gradient", "behind[index] -= eps", "pass", None),
+    ("grad_attention", "(g * sample).sum()", "attention_weights[b, q, m, l, k] * (g * sample).sum()", "still in it"),
+    ("grad_attention", "(g * sample).sum()", "(g * sample).mean()", "averaged"),
+    ("grad_attention", "starts[l] : starts[l + 1]", ": H * W", "every level starts at the first pixel"),
+    ("grad_attention", "grad_out[b, q].reshape(M, D)[m]", "grad_out[b, q].reshape(D, M)[:, m]", "heads and channels"),
+    ("grad_locations", "W * (g", "(g", None),
+    ("grad_locations", "(v10 - v00) + fy", "(v10 + v00) + fy", "(x0, y0) has the wrong sign in the slope along x"),
+    ("grad_locations", "fx * (v11 - v10)", "fx * (v11 + v10)", "(x0+1, y0) has the wrong sign in the slope along y"),
+    ("grad_locations", "attention_weights[b, q, m, l, k] * grad_out", "grad_out", "the attention weight is missing"),
+    ("grad_locations", "x0, y0 = floor(x), floor(y)", "x0, y0 = -floor(-x) - 1, -floor(-y) - 1", "to the left and above"),
+    ("grad_locations", "x0, y0 = floor(x), floor(y)", "x0, y0 = int(x), int(y)", "cut off towards zero"),
+    ("grad_locations", "if 0 <= i < W and 0 <= j < H", "if -W <= i < W and -H <= j < H", "negative index wraps"),
+    ("grad_value", "+= weight", "= weight", "only what the last point wrote"),
+    ("grad_value", "attention_weights[b, q, m, l, k] * grad_out", "grad_out", "attention weights are missing"),
+    ("grad_value", "if 0 <= i < W and 0 <= j < H", "if 0 <= j * W + i < H * W", "the end of a row is not checked"),
+    ("near_kink", "(nearest >= -1) & (nearest <= sizes)", "(nearest >= 0) & (nearest < sizes)", "only pixels of the image"),
+    ("near_kink", ".any(-1)", ".all(-1)", "x and y must both be near"),
+    ("near_kink", "(x - nearest).abs() <= tol", "(x - x.floor()) <= tol", "only after it was passed"),
+    ("all_gradients", "grad_value.index_add_(0, row.flatten(), amount.reshape(-1, D))",
+     "grad_value[row.flatten()] += amount.reshape(-1, D)", "keeps one of several points"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "old", "new", "named"), EDITS, ids=lambda part: str(part)[:40])
+def test_a_slip_in_the_loop_is_rejected_and_named(function, old, new, named):
+    source = answer_source(function, solved)
+    assert old in source
+    copy = dict(vars(solution_module("07", "solved_lab07_to_edit")))
+    exec(source.replace(old, new), copy)
+    report = grade(f"07.{function}", copy[function])
+    assert report.state == "fail", report.text()
+    if named is not None:
+        assert report.mistake is not None and named in report.mistake.name, report.text()
