@@ -163,7 +163,7 @@ def warp_map(stride: int, offset: int, itemsize: int, lanes: int = 32) -> Pictur
     axes.set_axisbelow(True)
     bar.bar([0], [delivered], color="#fbe3bd", edgecolor=ORANGE)
     bar.bar([0], [useful], color=BLUE)
-    bar.set(xticks=[], ylim=(0, 32 * 34), yticks=[], title=f"{useful / delivered:.0%}\nuseful")
+    bar.set(xticks=[], ylim=(0, max(32 * 34, delivered)), yticks=[], title=f"{useful / delivered:.0%}\nuseful")
     bar.spines["left"].set_visible(False)
     bar.set_xlabel(f"{useful} of\n{delivered} bytes")
     return Picture(
@@ -270,7 +270,7 @@ def cache_strip(stream: Sequence[int], capacity: int) -> Picture:
             axes.text(step + 0.5, place + 1.8, kept, ha="center", va="center", fontsize=9)
         if gone is not None:
             axes.text(step + 0.5, capacity + 1.8, gone, ha="center", va="center", fontsize=8, color=RED)
-            axes.plot([step + 0.3, step + 0.7], [capacity + 1.8] * 2, color=RED, linewidth=1)
+            axes.plot([step + 0.3, step + 0.7], [capacity + 2.1, capacity + 1.5], color=RED, linewidth=1)
     axes.set(xlim=(0, len(stream)), ylim=(deepest + 2.4, -0.9), xticks=[])
     axes.set_yticks(
         [0.5, 1.8, min(capacity, deepest) + 0.8], ["read", "latest", "oldest"] if capacity > 1 else ["read", "held", ""]
@@ -367,12 +367,14 @@ def roofline_plot(gpu: Gpu, calls: Mapping[str, tuple[tuple[int, int], int, floa
     """
     figure, axes = new_figure(8.5, 4.4)
     intensity = np.logspace(-1, 3, 200)
+    low, high = gpu.dram / 1e12 * 0.1, gpu.flops / 1e12 * 2
+    slope = np.degrees(np.arctan2(3.6 / np.log10(high / low), 7.4 / 4))  # of the roofs, on axes of 7.4 by 3.6 inches
     for rate, colour, style, name in ((gpu.dram, BLUE, "-", "DRAM"), (gpu.l1, GREEN, "--", "all L1 caches")):
         roof = np.minimum(intensity * rate, gpu.flops) / 1e12
         axes.loglog(intensity, roof, style, color=colour, linewidth=2)
         axes.annotate(
             f"{name}, {rate / 1e12:.1f} TB/s", (0.11, 0.11 * rate / 1e12), (8, 0), textcoords="offset points",
-            color=colour, rotation=39, rotation_mode="anchor", va="top", fontsize=9,
+            color=colour, rotation=slope, rotation_mode="anchor", va="top", fontsize=9,
         )  # fmt: skip
     axes.text(950, gpu.flops / 1e12 * 1.1, f"arithmetic, {gpu.flops / 1e12:.0f} TFLOP/s", ha="right", color=GREY)
     said = []
@@ -396,7 +398,7 @@ def roofline_plot(gpu: Gpu, calls: Mapping[str, tuple[tuple[int, int], int, floa
         said.append(words)
     axes.set(
         xlim=(0.1, 1000),
-        ylim=(gpu.dram / 1e12 * 0.1, gpu.flops / 1e12 * 2),
+        ylim=(low, high),
         xlabel="operations a byte",
         ylabel="TFLOP a second",
         title=gpu.name,
