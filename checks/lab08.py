@@ -485,6 +485,32 @@ def _wide(draw: Draw):
     return _call(draw, [(6, 11), (3, 6), (2, 3), (1, 2)], Q=2, D=32, K=4, low=0.1, high=0.9)
 
 
+def _far_images(kernel, draw: Draw) -> str:
+    """Two images, the second more than 2^31 elements after the first. Only the touched pages are really there."""
+    D, pixels = 4, 15
+    S = 2**31 // D + 7  # pixels of an image: 15 that are used, and then none for a long way
+    grad_out, near, shapes, starts, locations, attention = _call(draw, [(3, 5)], B=2, D=D, K=2, low=0.2, high=0.8)
+    near = near.half()
+    layout = (2, pixels, 1, D), (S * D, D, D, 1)
+    try:
+        storages = [torch.UntypedStorage(2 * (S + pixels) * D) for _ in range(2)]
+    except (RuntimeError, MemoryError) as error:
+        raise NotRun(f"needs 9 GiB of address space, which are not to be had: {error}") from None
+    value, grad_value = (torch.empty(0, dtype=torch.float16).set_(storage, 0, *layout) for storage in storages)
+    value.copy_(near)
+    grad_value.zero_()
+    inputs = (grad_out, near, shapes.int(), starts.int(), locations, attention)
+    grid, args, grads, constants = _arguments(*inputs)
+    flat = ((S + pixels) * D,), (1,)  # what the kernel takes it for
+    args = (grad_out, value.as_strided(*flat), *args[2:6], grad_value.as_strided(*flat), *args[7:9], 1, S)
+    kernel[grid](*args, **constants)
+    far = (grad_value, *grads[1:])
+    for name, one, other in zip(GRADIENTS, far, _backward(kernel, *inputs)):
+        if not torch.equal(one.nan_to_num(), other.nan_to_num()):
+            raise Failed(f"{name} is not what it is when the same two images lie side by side.", key=("far", name))
+    return f"image 1 begins at element {S * D:,}."
+
+
 def _bwd_is_safe(kernel, draw: Draw) -> str:
     grid, args, _, constants = _arguments(*points_that_collide(draw))
     return _safe(kernel, grid, *args, **constants)
@@ -503,8 +529,9 @@ def _relaxed(kernel, draw: Draw) -> str:
     for mnemonic in atomics:
         if ".relaxed." not in mnemonic:
             raise Failed(
-                f"on a Hopper GPU it becomes `{mnemonic}`. That also makes every earlier write visible to whoever "
-                "looks next, which nobody needs here, and it cannot be widened: one number at a time.",
+                f"on a Hopper GPU it becomes `{mnemonic}`. In machine code that is a wait for all earlier "
+                "writes before it, and an emptied L1 cache after it. Nobody needs either: grad_value is read when the kernel "
+                "has ended.",
                 key=("not relaxed", mnemonic),
             )
     return "It becomes " + ", ".join(f"`{m}`" for m in atomics) + "." if atomics else "There is none."
@@ -540,7 +567,7 @@ def _wrong_bwd(*changes: tuple[str, str], kernel=solution.msda_bwd_kernel):
     return edited(kernel, *changes)
 
 
-SHARE = 'tl.atomic_add(grad_value_ptr + offs, share.to(grad_value_ptr.dtype.element_ty), mask=mask, sem="relaxed")'
+SHARE = 'tl.atomic_add(grad_value_ptr + offs, share, mask=mask, sem="relaxed")'
 STORE_A = "tl.store(grad_attn_ptr + point, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask_p)"
 STORE_X = "tl.store(grad_loc_ptr + 2 * point, (a * W * grad_x).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)"
 STORE_Y = "tl.store(grad_loc_ptr + 2 * point + 1, (a * H * grad_y).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)"
@@ -738,6 +765,11 @@ BWD_MISTAKES = [
         "Row number (b * Q + q) * M + m. How many rows does one image have?",
     ),
     Mistake(
+        "when elements are counted in 32 bits",
+        _wrong_bwd(("tl.program_id(0).to(tl.int64)", "tl.program_id(0)")),
+        "A program id is an int32, and so are its multiples. How many elements lie before image b?",
+    ),
+    Mistake(
         "when lanes past D are not masked",
         _wrong_bwd(("mask = inside[:, None] & mask_d[None, :]", "mask = inside[:, None] & (offs_d >= 0)[None, :]")),
         "BLOCK_D is the next power of two after D. Whose channels are the lanes in between?",
@@ -769,6 +801,9 @@ BWD_CASES = [
     in_bfloat16,
 ]
 GRADIENTS = ("grad_value", "grad_loc", "grad_attn")
+FAR = Property(
+    "far_images", "an image may begin more than 2^31 elements after the first: 32 bits cannot count so far", _far_images
+)
 SAFE = Property("no_race", NO_RACE, _bwd_is_safe)
 RELAXED = Property("relaxed", "the additions promise no more order than is needed", _relaxed)
 COALESCED = Property("coalesced", "only grad_value needs atomics; the other two are stored side by side", _coalesced)
@@ -777,7 +812,7 @@ exercise(
     "08.msda_bwd_kernel",
     reference=_gradients,
     cases=BWD_CASES,
-    properties=[SAFE, RELAXED, COALESCED],
+    properties=[FAR, SAFE, RELAXED, COALESCED],
     invoke=_backward,
     guarded=True,
     limit=LIMIT,
@@ -835,6 +870,18 @@ def sixteen_bits_everywhere(draw: Draw):
     return in_bfloat16(draw)
 
 
+def _launches(answer, draw: Draw) -> str:
+    """That a kernel does the work."""
+    from msda_core import machine
+
+    launches = []
+    with machine.guard(launched=launches.append):
+        answer(*points_that_collide(draw))
+    if not launches:
+        raise Failed("no kernel was launched. Launch your `msda_bwd_kernel`.", key=("no launch",))
+    return f"{launches[0].name} is launched over {launches[0].programs} programs."
+
+
 def _wrong_launch(*changes: tuple[str, str]):
     return edited(solution.msda_backward, *changes)
 
@@ -853,6 +900,7 @@ exercise(
         sixteen_bits,
         sixteen_bits_everywhere,
     ],
+    properties=[Property("launches", "a kernel does the work", _launches)],
     guarded=True,
     limit=LIMIT,
     parts=GRADIENTS,
@@ -861,6 +909,11 @@ exercise(
             "when grad_value begins with whatever is in memory",
             _wrong_launch(("value.new_zeros(value.shape)", "value.new_empty(value.shape)")),
             "Your kernel adds to it. What must be in there before the first addition?",
+        ),
+        Mistake(
+            "when torch does the work, and no kernel is launched",
+            lambda grad_out, *inputs: reference.msda_gradients(*(t.contiguous() for t in inputs), grad_out),
+            "You have the kernel: prepare its arguments and launch it.",
         ),
         Mistake(
             "when grad_out is passed with its strides",

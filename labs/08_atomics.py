@@ -175,7 +175,7 @@ def _():
 @app.function
 @triton.jit
 def histogram_kernel(index_ptr, hist_ptr, N, BLOCK: tl.constexpr):
-    """hist[index[n]] += 1 for n below N, in whatever order programs run. One program: BLOCK neighbouring indices.
+    """hist[index[n]] += 1 for n below N, in whatever order programs run. One program: BLOCK indices.
 
     Args:
         index_ptr: (N,), int32.
@@ -309,10 +309,10 @@ def _(shared_places):
 @app.function
 @triton.jit
 def merge_then_add_kernel(index_ptr, weight_ptr, out_ptr, N, BLOCK: tl.constexpr):
-    """out[index[n]] += weight[n] for n below N, each place at most once a program. One program: BLOCK neighbouring pairs.
+    """out[index[n]] += weight[n] for n below N. One program: BLOCK pairs, each place added to once.
 
     Args:
-        index_ptr: (N,), int32; weight_ptr: (N,), float32.
+        index_ptr: (N,), int32, 0 or more. weight_ptr: (N,), float32.
         out_ptr: float32; holds sums already, to which these are added.
     """
     tl.static_assert(False, "08.merge_then_add_kernel")
@@ -403,7 +403,7 @@ def _(guess_order):
         right="that all earlier writes are visible first (acquire and release)",
         because={
             "nothing but the sum (relaxed)": "That would be the cheap default. Triton chose the one with which a lock is right.",
-            "that all earlier writes are visible first (acquire and release)": "It is the safe default: right for locks, and more than a sum needs. Below is what it costs.",
+            "that all earlier writes are visible first (acquire and release)": "It is the safe default: right for locks, and more than a sum needs. Below is what it adds.",
         },
     )
     return
@@ -430,12 +430,16 @@ def _(atomic_dtype, atomic_target, guess_order):
                 add_block, atomic_dtype.value, atomic_dtype.value, BLOCK=512, SEM=_sem, target=atomic_target.value, num_warps=2
             )
             _atomics = [one.mnemonic for one in _lowering.instructions if one.kind == "atomic"]
-            _rows.append(f"| `{_sem}` | {len(_atomics)} | " + ", ".join(f"`{name}`" for name in dict.fromkeys(_atomics)) + " |")
+            _names = ", ".join(f"`{name}`" for name in dict.fromkeys(_atomics))
+            _waits, _drops = _lowering.sass.count("MEMBAR"), _lowering.sass.count("CCTL.IVALL")
+            _rows.append(f"| `{_sem}` | {_names} | {len(_atomics)} | {_waits} | {_drops} |")
         return mo.md(
             "512 numbers added by 64 threads, 8 a thread. What your own compiler makes of it:\n\n"
-            "| `sem` | instructions a thread | which |\n|:--|--:|:--|\n" + "\n".join(_rows) + "\n\n"
-            "`atom` brings the old value back, `red` does not. `v4` or `v8` is that many numbers at once. `cas` is a loop that tries "
-            "until nobody was in between."
+            "| `sem` | PTX | instructions a thread | waits for earlier writes | empties L1 |\n|:--|:--|--:|--:|--:|\n"
+            + "\n".join(_rows)
+            + "\n\n`atom` brings the old value back, `red` does not. `v4` or `v8` is that many numbers at once. `cas` is a loop that "
+            "tries until nobody was in between. The waits (`MEMBAR`) and the emptied cache (`CCTL.IVALL`) are counted in the machine "
+            "code."
         )
 
 
@@ -497,17 +501,17 @@ def msda_bwd_kernel(
 ):
     """All three gradients of multi-scale deformable attention. Computed in float32.
 
-    Program r owns row r = (b * Q + q) * M + m: one query of one head of one batch item, all its points and channels.
+    Program r owns row r = (b * Q + q) * M + m: one query of one head of one image, all its
+    points and channels. Everything is contiguous, and float32, float16 or bfloat16, each for itself.
 
     Args:
-        grad_out_ptr: (B, Q, M, D).
-        value_ptr: (B, S, M, D); more than 2^31 elements if B is large.
-        shapes_ptr: (L, 2), the (H, W) of each level; starts_ptr: (L,), each level's first pixel among the S; both int32
-            or both int64.
-        loc_ptr: (B, Q, M, L, K, 2), each point's (x, y), from 0 at one edge of a level to 1 at the other; also
-            infinite, or not a number. attn_ptr: (B, Q, M, L, K).
-        grad_value_ptr: like value, all zero; grad_loc_ptr: like loc, grad_attn_ptr: like attn, both uninitialised.
-            Everything is contiguous and float32, float16 or bfloat16, each for itself.
+        grad_out_ptr: (B, Q, M, D). value_ptr: (B, S, M, D); beyond 2^31 elements if B is large.
+        shapes_ptr: (L, 2), the (H, W) of each level. starts_ptr: (L,), each level's first pixel
+            among the S. Both int32, or both int64.
+        loc_ptr: (B, Q, M, L, K, 2), each point's (x, y), from 0 at one edge of a level to 1 at
+            the other; also infinite, or not a number. attn_ptr: (B, Q, M, L, K).
+        grad_value_ptr: like value, all zero.
+        grad_loc_ptr, grad_attn_ptr: like loc and attn, uninitialised.
         BLOCK_P, BLOCK_D: powers of two, at least L * K and D.
     """
     tl.static_assert(False, "08.msda_bwd_kernel")
@@ -577,13 +581,14 @@ def msda_backward(
     """The three gradients by your own kernel, on the device where value is.
 
     Args:
-        grad_out: (B, Q, M * D), value: (B, S, M, D), both float32, float16 or bfloat16, with any strides.
+        grad_out: (B, Q, M * D), value: (B, S, M, D): float32, float16 or bfloat16, any strides.
         spatial_shapes: (L, 2), the (H, W) of each level; level_start_index: (L,); int32 or int64.
-        sampling_locations: (B, Q, M, L, K, 2); attention_weights: (B, Q, M, L, K); in value's dtype or float32.
+        sampling_locations: (B, Q, M, L, K, 2); attention_weights: (B, Q, M, L, K); in value's
+            dtype or float32.
 
     Returns:
-        The gradients of value, sampling_locations and attention_weights: each contiguous, with the shape and dtype of
-        what it is the gradient of. Q or B may be 0.
+        The gradients of value, sampling_locations and attention_weights: contiguous, each with
+        the shape and dtype of what it is the gradient of. Q or B may be 0.
     """
     raise NotImplementedError("08.msda_backward")
 
@@ -650,19 +655,19 @@ def msda_bwd_merged_kernel(
     BLOCK_P: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """All three gradients, as in `msda_bwd_kernel`; points of a row that share pixels are merged before the atomics.
+    """All three gradients, as in `msda_bwd_kernel`; points of a row that share pixels meet first.
 
-    Program r owns row r = (b * Q + q) * M + m: one query of one head of one batch item, all its points and channels.
+    Program r owns row r = (b * Q + q) * M + m: one query of one head of one image, all its
+    points and channels. Everything is contiguous, and float32, float16 or bfloat16, each for itself.
 
     Args:
-        grad_out_ptr: (B, Q, M, D).
-        value_ptr: (B, S, M, D); more than 2^31 elements if B is large.
-        shapes_ptr: (L, 2), the (H, W) of each level; starts_ptr: (L,), each level's first pixel among the S; both int32
-            or both int64.
-        loc_ptr: (B, Q, M, L, K, 2), each point's (x, y), from 0 at one edge of a level to 1 at the other; also
-            infinite, or not a number. attn_ptr: (B, Q, M, L, K).
-        grad_value_ptr: like value, all zero; grad_loc_ptr: like loc, grad_attn_ptr: like attn, both uninitialised.
-            Everything is contiguous and float32, float16 or bfloat16, each for itself.
+        grad_out_ptr: (B, Q, M, D). value_ptr: (B, S, M, D); beyond 2^31 elements if B is large.
+        shapes_ptr: (L, 2), the (H, W) of each level. starts_ptr: (L,), each level's first pixel
+            among the S. Both int32, or both int64.
+        loc_ptr: (B, Q, M, L, K, 2), each point's (x, y), from 0 at one edge of a level to 1 at
+            the other; also infinite, or not a number. attn_ptr: (B, Q, M, L, K).
+        grad_value_ptr: like value, all zero.
+        grad_loc_ptr, grad_attn_ptr: like loc and attn, uninitialised.
         BLOCK_P, BLOCK_D: powers of two, at least L * K and D.
     """
     tl.static_assert(False, "08.msda_bwd_merged_kernel")

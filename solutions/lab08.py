@@ -21,7 +21,7 @@ def racy_histogram(index_ptr, hist_ptr, N, BLOCK: tl.constexpr):
 
 @triton.jit
 def histogram_kernel(index_ptr, hist_ptr, N, BLOCK: tl.constexpr):
-    """hist[index[n]] += 1 for n below N, in whatever order programs run. One program: BLOCK neighbouring indices.
+    """hist[index[n]] += 1 for n below N, in whatever order programs run. One program: BLOCK indices.
 
     Args:
         index_ptr: (N,), int32.
@@ -35,10 +35,10 @@ def histogram_kernel(index_ptr, hist_ptr, N, BLOCK: tl.constexpr):
 
 @triton.jit
 def merge_then_add_kernel(index_ptr, weight_ptr, out_ptr, N, BLOCK: tl.constexpr):
-    """out[index[n]] += weight[n] for n below N, each place at most once a program. One program: BLOCK neighbouring pairs.
+    """out[index[n]] += weight[n] for n below N. One program: BLOCK pairs, each place added to once.
 
     Args:
-        index_ptr: (N,), int32; weight_ptr: (N,), float32.
+        index_ptr: (N,), int32, 0 or more. weight_ptr: (N,), float32.
         out_ptr: float32; holds sums already, to which these are added.
     """
     lane = tl.arange(0, BLOCK)
@@ -74,17 +74,17 @@ def msda_bwd_kernel(
 ):
     """All three gradients of multi-scale deformable attention. Computed in float32.
 
-    Program r owns row r = (b * Q + q) * M + m: one query of one head of one batch item, all its points and channels.
+    Program r owns row r = (b * Q + q) * M + m: one query of one head of one image, all its
+    points and channels. Everything is contiguous, and float32, float16 or bfloat16, each for itself.
 
     Args:
-        grad_out_ptr: (B, Q, M, D).
-        value_ptr: (B, S, M, D); more than 2^31 elements if B is large.
-        shapes_ptr: (L, 2), the (H, W) of each level; starts_ptr: (L,), each level's first pixel among the S; both int32
-            or both int64.
-        loc_ptr: (B, Q, M, L, K, 2), each point's (x, y), from 0 at one edge of a level to 1 at the other; also
-            infinite, or not a number. attn_ptr: (B, Q, M, L, K).
-        grad_value_ptr: like value, all zero; grad_loc_ptr: like loc, grad_attn_ptr: like attn, both uninitialised.
-            Everything is contiguous and float32, float16 or bfloat16, each for itself.
+        grad_out_ptr: (B, Q, M, D). value_ptr: (B, S, M, D); beyond 2^31 elements if B is large.
+        shapes_ptr: (L, 2), the (H, W) of each level. starts_ptr: (L,), each level's first pixel
+            among the S. Both int32, or both int64.
+        loc_ptr: (B, Q, M, L, K, 2), each point's (x, y), from 0 at one edge of a level to 1 at
+            the other; also infinite, or not a number. attn_ptr: (B, Q, M, L, K).
+        grad_value_ptr: like value, all zero.
+        grad_loc_ptr, grad_attn_ptr: like loc and attn, uninitialised.
         BLOCK_P, BLOCK_D: powers of two, at least L * K and D.
     """
     row = tl.program_id(0).to(tl.int64)
@@ -130,8 +130,8 @@ def msda_bwd_kernel(
             grad_a += wx * wy * dot
             grad_x += (wy if i else -wy) * dot
             grad_y += (wx if j else -wx) * dot
-            share = (a * wx * wy)[:, None] * g[None, :]
-            tl.atomic_add(grad_value_ptr + offs, share.to(grad_value_ptr.dtype.element_ty), mask=mask, sem="relaxed")
+            share = ((a * wx * wy)[:, None] * g[None, :]).to(grad_value_ptr.dtype.element_ty)
+            tl.atomic_add(grad_value_ptr + offs, share, mask=mask, sem="relaxed")
     tl.store(grad_attn_ptr + point, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask_p)
     tl.store(grad_loc_ptr + 2 * point, (a * W * grad_x).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
     tl.store(grad_loc_ptr + 2 * point + 1, (a * H * grad_y).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
@@ -148,20 +148,21 @@ def msda_backward(
     """The three gradients by your own kernel, on the device where value is.
 
     Args:
-        grad_out: (B, Q, M * D), value: (B, S, M, D), both float32, float16 or bfloat16, with any strides.
+        grad_out: (B, Q, M * D), value: (B, S, M, D): float32, float16 or bfloat16, any strides.
         spatial_shapes: (L, 2), the (H, W) of each level; level_start_index: (L,); int32 or int64.
-        sampling_locations: (B, Q, M, L, K, 2); attention_weights: (B, Q, M, L, K); in value's dtype or float32.
+        sampling_locations: (B, Q, M, L, K, 2); attention_weights: (B, Q, M, L, K); in value's
+            dtype or float32.
 
     Returns:
-        The gradients of value, sampling_locations and attention_weights: each contiguous, with the shape and dtype of
-        what it is the gradient of. Q or B may be 0.
+        The gradients of value, sampling_locations and attention_weights: contiguous, each with
+        the shape and dtype of what it is the gradient of. Q or B may be 0.
     """
     B, S, M, D = value.shape
     _, Q, _, L, K, _ = sampling_locations.shape
     grad_value = value.new_zeros(value.shape)
     grad_loc = sampling_locations.new_empty(sampling_locations.shape)
     grad_attn = attention_weights.new_empty(attention_weights.shape)
-    with torch.cuda.device_of(value):  # Triton launches on the current device; a CPU tensor changes nothing
+    with torch.cuda.device_of(value):  # Triton launches on the current device
         msda_bwd_kernel[(B * Q * M,)](
             grad_out.contiguous(),
             value.contiguous(),
@@ -205,19 +206,19 @@ def msda_bwd_merged_kernel(
     BLOCK_P: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """All three gradients, as in `msda_bwd_kernel`; points of a row that share pixels are merged before the atomics.
+    """All three gradients, as in `msda_bwd_kernel`; points of a row that share pixels meet first.
 
-    Program r owns row r = (b * Q + q) * M + m: one query of one head of one batch item, all its points and channels.
+    Program r owns row r = (b * Q + q) * M + m: one query of one head of one image, all its
+    points and channels. Everything is contiguous, and float32, float16 or bfloat16, each for itself.
 
     Args:
-        grad_out_ptr: (B, Q, M, D).
-        value_ptr: (B, S, M, D); more than 2^31 elements if B is large.
-        shapes_ptr: (L, 2), the (H, W) of each level; starts_ptr: (L,), each level's first pixel among the S; both int32
-            or both int64.
-        loc_ptr: (B, Q, M, L, K, 2), each point's (x, y), from 0 at one edge of a level to 1 at the other; also
-            infinite, or not a number. attn_ptr: (B, Q, M, L, K).
-        grad_value_ptr: like value, all zero; grad_loc_ptr: like loc, grad_attn_ptr: like attn, both uninitialised.
-            Everything is contiguous and float32, float16 or bfloat16, each for itself.
+        grad_out_ptr: (B, Q, M, D). value_ptr: (B, S, M, D); beyond 2^31 elements if B is large.
+        shapes_ptr: (L, 2), the (H, W) of each level. starts_ptr: (L,), each level's first pixel
+            among the S. Both int32, or both int64.
+        loc_ptr: (B, Q, M, L, K, 2), each point's (x, y), from 0 at one edge of a level to 1 at
+            the other; also infinite, or not a number. attn_ptr: (B, Q, M, L, K).
+        grad_value_ptr: like value, all zero.
+        grad_loc_ptr, grad_attn_ptr: like loc and attn, uninitialised.
         BLOCK_P, BLOCK_D: powers of two, at least L * K and D.
     """
     row = tl.program_id(0).to(tl.int64)
@@ -267,9 +268,9 @@ def msda_bwd_merged_kernel(
             grad_y += (wx if j else -wx) * dot
             weight = a * wx * wy
             merged = tl.sum(tl.where(same, weight[None, :], 0.0), axis=1)
-            share = merged[:, None] * g[None, :]
+            share = (merged[:, None] * g[None, :]).to(grad_value_ptr.dtype.element_ty)
             mask = (inside & first)[:, None] & mask_d[None, :]
-            tl.atomic_add(grad_value_ptr + offs, share.to(grad_value_ptr.dtype.element_ty), mask=mask, sem="relaxed")
+            tl.atomic_add(grad_value_ptr + offs, share, mask=mask, sem="relaxed")
     tl.store(grad_attn_ptr + point, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask_p)
     tl.store(grad_loc_ptr + 2 * point, (a * W * grad_x).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
     tl.store(grad_loc_ptr + 2 * point + 1, (a * H * grad_y).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
