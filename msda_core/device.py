@@ -31,6 +31,7 @@ def _choose() -> tuple[torch.device, bool]:
         interpreted = not torch.cuda.is_available()
     if "triton" not in sys.modules:
         os.environ["TRITON_INTERPRET"] = "1" if interpreted else "0"
+        os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # a * b + c in one step; unset, Triton 3.9 warns
     return torch.device("cpu" if interpreted else "cuda"), interpreted
 
 

@@ -83,7 +83,7 @@ class _DeformableAttention(nn.Module):
         Two dims: a point (x, y); offsets are pixels of their level. Four: a box (x, y, w, h); K steps of offset are
         half a box.
         """
-        reference = _at_least_float32(reference_points)[:, :, None, :, None]
+        reference = _somewhere(_at_least_float32(reference_points))[:, :, None, :, None]
         if reference_points.shape[-1] == 2:
             return reference + offsets / _width_height(spatial_shapes, offsets)[:, None]
         return reference[..., :2] + offsets / self.n_points * reference[..., 2:] * 0.5
@@ -182,7 +182,9 @@ class MSDeformAttn3D(_DeformableAttention):
             )
         value = self.project_value(input_flatten, input_padding_mask)
         offsets, weights = (t.squeeze(3) for t in self.predict(query))
-        anchors = _at_least_float32(reference_points).repeat(1, 1, self.n_points // Z, 1)  # point p: anchor p % Z
+        anchors = _somewhere(_at_least_float32(reference_points)).repeat(
+            1, 1, self.n_points // Z, 1
+        )  # point p: anchor p % Z
         locations = anchors[:, :, None, None] + offsets / _width_height(input_spatial_shapes, offsets)[:, None]
         out = multi_scale_deformable_attention(value, input_spatial_shapes, input_level_start_index, locations, weights)
         return out if self.output_proj is None else self.output_proj(out)
@@ -321,6 +323,19 @@ class TemporalSelfAttention(_DeformableAttention):
 
 def _at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _somewhere(reference: Tensor) -> Tensor:
+    """Reference points (…, 2 or 4); one with a NaN or an infinity, as a fully padded level makes them, goes far outside.
+
+    There nothing is sampled, as it should be, and no gradient is 0 * inf.
+    """
+    finite = reference.isfinite().all(-1, keepdim=True)
+    return torch.where(finite, reference, 0.0) - 1e4 * (~finite & _is_centre(reference))
+
+
+def _is_centre(reference: Tensor) -> Tensor:
+    return torch.arange(reference.shape[-1], device=reference.device) < 2
 
 
 def _width_height(spatial_shapes: Levels, like: Tensor) -> Tensor:

@@ -241,6 +241,23 @@ def test_a_half_module_still_locates_in_float32(monkeypatch):
     assert seen == dict(value=torch.bfloat16, locations=torch.float32)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dims", [2, 4])
+def test_a_reference_point_that_is_no_place(inputs, dims, bad):
+    """A fully padded level divides by a valid ratio of zero (Deformable-DETR #36): silent, finite, and harmless."""
+    query, value, reference, _ = inputs
+    module = shake(MSDeformAttn(12, n_levels=2, n_heads=3, n_points=4)).requires_grad_(True)
+    reference = reference[..., :dims].clone()
+    reference[0, 1, 1, dims - 1] = bad
+    out = module(query.requires_grad_(), reference, value, LEVELS)
+    outside = reference.clone()
+    outside[0, 1, 1, :2] = -99.0
+    outside[0, 1, 1, 2:] = 0.0
+    torch.testing.assert_close(out, module(query, outside, value, LEVELS))
+    out.sum().backward()
+    assert all(t.grad.isfinite().all() for t in (query, *module.parameters()))
+
+
 def test_under_autocast():
     module = MSDeformAttn(12, 2, 3, 4)
     query, value = torch.randn(1, 2, 12, requires_grad=True), torch.randn(1, S, 12, requires_grad=True)
