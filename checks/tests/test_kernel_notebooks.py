@@ -16,6 +16,7 @@ from checks.exercise import LABS, lab_exercises
 from checks.tests import browser
 from checks.tests.conftest import WRITTEN, blank_text, solved_text
 from msda_core import device
+from msda_core.tests.test_device import without
 
 pytestmark = pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: {device.NO_TRITON}")
 
@@ -153,6 +154,20 @@ def test_graded_from_its_file(mine):
     done = run("-m", "checks", "4", "--file", mine, "--json", cwd=mine.parent)
     exercises = json.loads(done.stdout)["labs"][0]["exercises"]
     assert {one["status"] for one in exercises} == {"pass"} and len(exercises) == len(lab_exercises(LAB))
+
+
+@pytest.mark.parametrize("written", KERNELS)
+def test_without_triton_it_opens_and_says_what_to_do(written, tmp_path):
+    path = tmp_path / f"{LABS[written][0]}.py"
+    path.write_text(solved_text(written), encoding="utf-8")
+    code = without("triton") + (
+        f"import runpy, marimo; from msda_core import device; outputs, _ = runpy.run_path({str(path)!r})['app'].run()\n"
+        "html = ''.join(marimo.as_html(one).text for one in outputs if one is not None)\n"
+        "print(html.count('data-state=\"not_run\"'), 'nothing is graded' in html, device.NO_TRITON.partition(':')[0] in html)\n"
+    )
+    done = run("-c", code, cwd=tmp_path)
+    count = sum(exercise.guarded for exercise in lab_exercises(written))
+    assert done.stdout.split() == [str(count), "True", "True"], done.stdout + done.stderr
 
 
 def kernel_text(function: str, *changes: tuple[str, str]) -> str:
