@@ -349,7 +349,7 @@ def _signature(error: BaseException, exactly: bool) -> Any:
 def _crash_message(outcome: Outcome) -> str:
     inner = outcome.error.__cause__ or outcome.error
     text = str(inner).strip() or "no message"
-    if isinstance(inner, NotImplementedError) and re.fullmatch(r"\d\d\.\w+", text):
+    if isinstance(inner, (NotImplementedError, AssertionError)) and re.fullmatch(r"\d\d\.\w+", text):
         return f"it calls `{text.split('.')[1]}`, which is not written yet."
     if text == "'function' object is not subscriptable":
         text += ". A kernel is launched as kernel[grid](…): is `@triton.jit` missing above it?"
