@@ -162,8 +162,9 @@ def msda_fwd_logits_kernel(
     mask_q = offs_q < Q
     mask_d = offs_d < D
     row = (b * Q + offs_q) * M + m
-    peak = tl.full([BLOCK_Q], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_Q], tl.float32)
+    # Peak and sum are kept for every channel, 32 times the same: so each lane has its own, and reads where its tile lies.
+    peak = tl.full([BLOCK_Q, BLOCK_D], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
     acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
     for l in range(L):
         H = tl.load(shapes_ptr + 2 * l).to(tl.int32)
@@ -172,11 +173,11 @@ def msda_fwd_logits_kernel(
         for k in range(K):
             point = (row * L + l) * K + k
             logit = tl.load(logits_ptr + point, mask=mask_q, other=0.0)
-            higher = tl.maximum(peak, logit)
+            higher = tl.maximum(peak, logit[:, None])
             shrink = tl.exp(peak - higher)  # what was added so far was measured against a lower peak
-            a = tl.exp(logit - higher)
+            a = tl.exp(logit[:, None] - higher)
             total = total * shrink + a
-            acc = acc * shrink[:, None]
+            acc = acc * shrink
             peak = higher
             x = tl.load(loc_ptr + 2 * point, mask=mask_q, other=0.0) * W - 0.5
             y = tl.load(loc_ptr + 2 * point + 1, mask=mask_q, other=0.0) * H - 0.5
@@ -185,6 +186,6 @@ def msda_fwd_logits_kernel(
                     offset, weight, inside = corner(x, y, i, j, H, W)
                     pixel = level_ptr + offset[:, None] * (M * D) + offs_d[None, :]
                     v = tl.load(pixel, mask=(mask_q & inside)[:, None] & mask_d[None, :], other=0.0)
-                    acc += (a * weight)[:, None] * v
+                    acc += a * weight[:, None] * v
     mask_out = mask_q[:, None] & mask_d[None, :]
-    tl.store(out_ptr + row[:, None] * D + offs_d[None, :], acc / total[:, None], mask=mask_out)
+    tl.store(out_ptr + row[:, None] * D + offs_d[None, :], acc / total, mask=mask_out)

@@ -307,7 +307,7 @@ def contenders(forward: Callable) -> tuple[Picture, list[tuple[str, int]]]:
         own = name == "yours"
         axes.barh(n, sectors, color=ORANGE if own else "#c9d3df", edgecolor="black" if own else GREY)
         axes.text(sectors, n, f" {sectors:,}", va="center", weight="bold" if own else "normal")
-    axes.set_yticks(range(len(rows)), [f"{n + 1}. {name}" for n, (name, _) in enumerate(rows)])
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set(xlabel="sectors requested", xlim=(0, max(s for _, s in rows) * 1.12))
     axes.invert_yaxis()
     return Picture(figure, "Sectors requested: " + "; ".join(f"{name}, {s:,}" for name, s in rows) + "."), rows
