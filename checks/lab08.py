@@ -414,7 +414,10 @@ def _backward(kernel, *inputs) -> tuple[Tensor, Tensor, Tensor]:
 
 def one_point(draw: Draw):
     """one point inside: its four pixels get their shares, and it gets the slope of the image"""
-    grad_out, value, shapes, starts, _, attention = _call(draw, [(3, 6)])
+    _, _, shapes, starts, _, attention = _call(draw, [(3, 6)])
+    grad_out, noise = draw.uniform(1, 1, 4, low=0.5, high=1.5), draw.uniform(3, 6, 4, high=0.3)
+    slopes = torch.arange(3.0)[:, None] * 0.8 + torch.arange(6.0) * 0.5  # one number alone must not be nearly zero
+    value = (1 + slopes[..., None] + noise).reshape(1, 18, 1, 4)
     point = torch.tensor([draw.number(2.1, 3.9), draw.number(0.1, 0.9)])
     return grad_out, value, shapes, starts, _in_pixels(point.expand(1, 1, 1, 1, 1, 2), shapes), attention
 
@@ -455,7 +458,7 @@ def on_a_pixel(draw: Draw):
 
 def not_a_number(draw: Draw):
     """a location that is infinite or not a number touches nothing, and its gradients are zero"""
-    grad_out, value, shapes, starts, locations, attention = _call(draw, [(3, 4)], K=5, low=0.2, high=0.8)
+    grad_out, value, shapes, starts, locations, attention = _call(draw, [(3, 4)], K=8, low=0.2, high=0.8)
     for k, bad in enumerate((float("nan"), float("inf"), -float("inf"), 3e30)):
         locations[0, 0, 0, 0, k, draw.integer(0, 1)] = bad
     return grad_out, value, shapes, starts, locations, attention
@@ -698,6 +701,31 @@ BWD_MISTAKES = [
         "When the point moves right, the right pixels weigh more and the left ones less.",
     ),
     Mistake(
+        "when the slope along x adds the two sides instead of subtracting one",
+        _wrong_bwd(("(wy if i else -wy)", "wy")),
+        "When the point moves right, the right pixels weigh more and the left ones less.",
+    ),
+    Mistake(
+        "when the slope along y adds the two sides instead of subtracting one",
+        _wrong_bwd(("(wx if j else -wx)", "wx")),
+        "When the point moves down, the lower pixels weigh more and the upper ones less.",
+    ),
+    Mistake(
+        "when all four pixels are taken from the left column",
+        _wrong_bwd(("xi = x0 + i", "xi = x0")),
+        "Two of the four lie at x0, the other two one further right.",
+    ),
+    Mistake(
+        "when grad_value is weighed along x only",
+        _wrong_bwd(("(a * wx * wy)", "(a * wx)")),
+        "A corner's weight has two factors.",
+    ),
+    Mistake(
+        "when grad_out is left out of the dot product",
+        _wrong_bwd(("tl.sum(v * g[None, :], axis=1)", "tl.sum(v, axis=1)")),
+        "How the loss depends on the sample is what grad_out says, channel by channel.",
+    ),
+    Mistake(
         "when the slope has the wrong sign",
         _wrong_bwd(("(wy if i else -wy)", "(-wy if i else wy)"), ("(wx if j else -wx)", "(-wx if j else wx)")),
         "When the point moves right, the right pixels weigh more.",
@@ -911,7 +939,7 @@ exercise(
             "Your kernel adds to it. What must be in there before the first addition?",
         ),
         Mistake(
-            "when torch does the work, and no kernel is launched",
+            "when no kernel is launched",
             lambda grad_out, *inputs: reference.msda_gradients(*(t.contiguous() for t in inputs), grad_out),
             "You have the kernel: prepare its arguments and launch it.",
         ),

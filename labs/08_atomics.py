@@ -114,7 +114,7 @@ def _():
     threads that hand over at every access to memory, in an order that a number decides: the same number, the same order.
     On a GPU nobody chooses the number.
 
-    Look for an order in which nothing is lost, and for one in which most is.
+    Look for an order in which most is lost; and, with two or three programs, for one in which nothing is.
     """)
     return
 
@@ -122,7 +122,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     order = mo.ui.slider(0, 40, value=3, label="order", show_value=True)
-    racing_programs = mo.ui.slider(2, 8, value=6, label="programs", show_value=True)
+    racing_programs = mo.ui.slider(2, 8, value=5, label="programs", show_value=True)
     mo.hstack([order, racing_programs], justify="start")
     return order, racing_programs
 
@@ -472,8 +472,8 @@ def _():
     | attention, locations | one program | a plain store, as wide as the points lie side by side |
     | value | any program whose points touch the pixel | an atomic, under the mask of the load |
 
-    One program owns one row: one query of one head of one image, with all its points in one block. This is the kernel
-    that mmcv and Deformable DETR are known for. You get the signature.
+    One program owns one row: one query of one head of one image, with all its points in one block. All you get is
+    the signature.
     """)
     return
 

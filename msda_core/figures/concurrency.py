@@ -190,7 +190,7 @@ def merging_square(index: Sequence[int]) -> tuple[Picture, int]:
         The picture, and how many lanes add.
     """
     n = len(index)
-    figure, axes = new_figure(6.4, 5.2)
+    figure, axes = new_figure(9, 3.8)
     leaders = [list(index).index(place) for place in index]
     for i in range(n):
         for j in range(n):
