@@ -84,9 +84,7 @@ def multi_scale_deformable_attention(
         shapes, starts = _tables(spatial_shapes, level_start_index, value)
         tracked = value.requires_grad or sampling_locations.requires_grad or attention_weights.requires_grad
         if (tracked and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
-            return _Attention.apply(
-                value, shapes, starts, sampling_locations, attention_weights, fp32_grad_accum, deterministic
-            )
+            return _apply(value, shapes, starts, sampling_locations, attention_weights, fp32_grad_accum, deterministic)
         return _kernels().forward(value, shapes, starts, sampling_locations, attention_weights)
 
     shapes, starts = _traceable_tables(spatial_shapes, level_start_index, value)
@@ -136,17 +134,26 @@ class _Attention(torch.autograd.Function):
         return grad_value, None, None, grad_loc, grad_attn, None, None
 
 
-def _plain(*tensors: Tensor) -> bool:
+#: `_Attention.apply` without the search for functorch's wrappers that Python puts before it, and `_plain` has done.
+_apply = super(torch.autograd.Function, _Attention).apply
+
+_PLAIN = frozenset((Tensor, torch.nn.Parameter))
+
+
+def _plain(value: Tensor, sampling_locations: Tensor, attention_weights: Tensor) -> bool:
     """Nobody stands between this call and the device: no subclass, no fake tensor, no functorch, no dispatch mode."""
     return (
-        all(type(t) is Tensor or type(t) is torch.nn.Parameter for t in tensors)
+        type(value) in _PLAIN
+        and type(sampling_locations) in _PLAIN
+        and type(attention_weights) in _PLAIN
         and not torch._C._are_functorch_transforms_active()
         and not torch._C._len_torch_dispatch_stack()
     )
 
 
-def _is_double(*tensors: Tensor) -> bool:
-    return any(t.dtype is torch.float64 for t in tensors)
+def _is_double(value: Tensor, sampling_locations: Tensor, attention_weights: Tensor) -> bool:
+    double = torch.float64
+    return value.dtype is double or sampling_locations.dtype is double or attention_weights.dtype is double
 
 
 def _refuse_deterministic_double(value: Tensor, deterministic: bool | None) -> None:
@@ -228,7 +235,12 @@ def _tables(spatial_shapes: Levels, level_start_index: Starts, value: Tensor) ->
         _check_device_table(spatial_shapes, level_start_index, value.shape[1])
         return spatial_shapes, level_start_index
     starts = None if level_start_index is None else _hashable(level_start_index)
-    return _packed(tuple(levels_of(spatial_shapes)), starts, value.shape[1], value.device)
+    rows = spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes
+    try:
+        rows = tuple(map(tuple, rows))
+    except TypeError:  # levels_of says what is wrong with it
+        rows = tuple(levels_of(rows))
+    return _packed(rows, starts, value.shape[1], value.device)
 
 
 def _check_device_table(shapes: Tensor, starts: Tensor, S: int) -> None:
@@ -248,7 +260,8 @@ def _hashable(starts: Tensor | Sequence[int]) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _packed(levels: tuple, starts: tuple | None, S: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _packed(rows: tuple, starts: tuple | None, S: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    levels = tuple(levels_of(rows))
     starts = check_levels(levels, starts, S)
     return _on_device(levels, device), _on_device(tuple(starts), device)
 

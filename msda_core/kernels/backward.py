@@ -22,7 +22,7 @@ from torch import Tensor
 
 from msda_core.device import INTERPRETED, load_triton
 from msda_core.kernels.forward import corners
-from msda_core.kernels.launch import MAX_BATCH, Launch, launch, offset_type
+from msda_core.kernels.launch import MAX_BATCH, Launch, Plan, launch, offset_type
 
 triton = load_triton()
 tl = triton.language
@@ -128,7 +128,6 @@ def msda_bwd_kernel(
         tl.store(grad_loc_ptr + 2 * offs_rp + 1, grad_y.to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
 
 
-@functools.lru_cache(maxsize=4096)
 def backward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int) -> Launch:
     """The measured way to cut a backward call, `itemsize` bytes per element of value; see LOG.md."""
     BLOCK_D = min(triton.next_power_of_2(D), 128)
@@ -140,6 +139,14 @@ def backward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: in
     BLOCK_M = 2 if itemsize == 2 and M % 2 == 0 else 1
     num_warps = min(max(1, BLOCK_M * BLOCK_P * BLOCK_D * itemsize // 512), 4)  # 16 bytes a lane and reduction
     return Launch(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT="evict_first")
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(B: int, Q: int, S: int, M: int, D: int, L: int, K: int, itemsize: int, cut: Launch | None) -> Plan:
+    cut = cut or backward_launch(B, Q, M, D, L, K, itemsize)
+    blocks = (cut.BLOCK_Q, cut.BLOCK_M, cut.BLOCK_P, cut.BLOCK_D)
+    constants = (Q, S, M, D, L, K, *blocks, cut.EVICT, offset_type(S, Q, M, D, L, K))
+    return Plan(cut.grid(B, Q, M), constants, cut.num_warps)
 
 
 def accumulator_dtype(dtype: torch.dtype, device: torch.device, fp32_grad_accum: bool | None = None) -> torch.dtype:
@@ -194,14 +201,11 @@ def msda_backward(
     grad_value = torch.zeros(value.shape, dtype=accumulator, device=value.device)
     grad_loc = sampling_locations.new_empty(sampling_locations.shape)
     grad_attn = attention_weights.new_empty(attention_weights.shape)
-    cut = cut or backward_launch(B, Q, M, D, L, K, value.element_size())
     launch(
-        msda_bwd_kernel, cut.grid(B, Q, M),
+        msda_bwd_kernel,
+        _plan(B, Q, S, M, D, L, K, value.element_size(), cut),
         (value.contiguous(), shapes.contiguous(), starts.contiguous(), sampling_locations.contiguous(),
          attention_weights.contiguous(), grad_out.contiguous(), grad_value, grad_loc, grad_attn, unit),
-        (Q, S, M, D, L, K, cut.BLOCK_Q, cut.BLOCK_M, cut.BLOCK_P, cut.BLOCK_D, cut.EVICT,
-         offset_type(S, Q, M, D, L, K)),
-        cut.num_warps,
     )  # fmt: skip
     if deterministic:
         grad_value = grad_value.double().div_(unit)

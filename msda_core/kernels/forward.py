@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from msda_core.device import load_triton
-from msda_core.kernels.launch import MAX_BATCH, Launch, launch, offset_type
+from msda_core.kernels.launch import MAX_BATCH, Launch, Plan, launch, offset_type
 
 triton = load_triton()
 tl = triton.language
@@ -105,7 +105,6 @@ def msda_fwd_kernel(
         tl.store(out_ptr + offs_row[:, None] * D + offs_d[None, :], acc.to(out_ptr.dtype.element_ty), mask=mask_out)
 
 
-@functools.lru_cache(maxsize=4096)
 def forward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int) -> Launch:
     """The measured way to cut a forward call, `itemsize` bytes per element of value; see LOG.md."""
     BLOCK_D = min(triton.next_power_of_2(D), 128)
@@ -120,6 +119,14 @@ def forward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int
     BLOCK_M = 2 if itemsize == 2 and M % 2 == 0 and BLOCK_P * BLOCK_D <= 512 else 1
     num_warps = min(max(1, BLOCK_M * BLOCK_P * BLOCK_D // 1024), 4)
     return Launch(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT="evict_first")
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(B: int, Q: int, S: int, M: int, D: int, L: int, K: int, itemsize: int, cut: Launch | None) -> Plan:
+    cut = cut or forward_launch(B, Q, M, D, L, K, itemsize)
+    blocks = (cut.BLOCK_Q, cut.BLOCK_M, cut.BLOCK_P, cut.BLOCK_D)
+    constants = (Q, S, M, D, L, K, *blocks, cut.UNROLL, cut.EVICT, offset_type(S, Q, M, D, L, K))
+    return Plan(cut.grid(B, Q, M), constants, cut.num_warps)
 
 
 def msda_forward(
@@ -144,14 +151,11 @@ def msda_forward(
     if B > MAX_BATCH:
         parts = zip(*(t.split(MAX_BATCH) for t in (value, sampling_locations, attention_weights)))
         return torch.cat([msda_forward(v, shapes, starts, loc, attn, cut) for v, loc, attn in parts])
-    cut = cut or forward_launch(B, Q, M, D, L, K, value.element_size())
     out = value.new_empty(B, Q, M * D)
     launch(
-        msda_fwd_kernel, cut.grid(B, Q, M),
+        msda_fwd_kernel,
+        _plan(B, Q, S, M, D, L, K, value.element_size(), cut),
         (value.contiguous(), shapes.contiguous(), starts.contiguous(), sampling_locations.contiguous(),
          attention_weights.contiguous(), out),
-        (Q, S, M, D, L, K, cut.BLOCK_Q, cut.BLOCK_M, cut.BLOCK_P, cut.BLOCK_D, cut.UNROLL, cut.EVICT,
-         offset_type(S, Q, M, D, L, K)),
-        cut.num_warps,
     )  # fmt: skip
     return out

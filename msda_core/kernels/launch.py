@@ -11,7 +11,7 @@ from msda_core.machine.guard import guarded
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["MAX_BATCH", "Launch", "launch", "offset_type"]
+__all__ = ["MAX_BATCH", "Launch", "Plan", "launch", "offset_type"]
 
 #: Batch items are the third axis of the grid, which CUDA limits to this many.
 MAX_BATCH = 65535
@@ -53,36 +53,50 @@ def offset_type(S: int, Q: int, M: int, D: int, L: int, K: int):
     return tl.int32 if max(S * M * D, Q * M * D, 2 * Q * M * L * K) < 2**31 else tl.int64
 
 
+class Plan:
+    """A call's grid, what follows its tensors in the kernel's signature, and its warps. Equal only to itself."""
+
+    __slots__ = ("constants", "grid", "num_warps")
+
+    def __init__(self, grid: tuple[int, int, int], constants: tuple, num_warps: int):
+        self.grid, self.constants, self.num_warps = grid, constants, num_warps
+
+
 _compiled: dict[tuple, tuple] = {}
 
 
-def launch(kernel, grid: tuple[int, int, int], tensors: tuple[Tensor | None, ...], constants: tuple, num_warps: int):
-    """`kernel[grid](*tensors, *constants, num_warps=num_warps)` on the tensors' own device, and current stream.
+def launch(kernel, plan: Plan, tensors: tuple[Tensor | None, ...]) -> None:
+    """`kernel[grid](*tensors, *constants, num_warps=…)` on the tensors' own device, and its current stream.
 
     Triton inspects every argument of every launch, 17 µs of host time for these kernels on the machine of `LOG.md`.
-    All of what it looks for is in the dtypes, the alignment and the constants, so calls that agree in those reuse the
+    All of what it looks for is in the plan, the dtypes and the alignment, so calls that agree in those reuse the
     compiled kernel (7 µs). A pointer that is not 16-byte aligned takes Triton's way, as does a profiler's hook.
     """
     device = tensors[0].device
     if INTERPRETED or guarded():
-        kernel[grid](*tensors, *constants, num_warps=num_warps)
+        kernel[plan.grid](*tensors, *plan.constants, num_warps=plan.num_warps)
         return
     if device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return launch(kernel, grid, tensors, constants, num_warps)
-    key = (kernel, num_warps, device, constants, *[None if t is None else t.dtype for t in tensors])
-    pointers = [None if t is None else t.data_ptr() for t in tensors]
+            return launch(kernel, plan, tensors)
+    pointers, dtypes, misaligned = [], [], 0
+    for tensor in tensors:
+        pointer = None if tensor is None else tensor.data_ptr()
+        pointers.append(pointer)
+        dtypes.append(None if tensor is None else tensor.dtype)
+        misaligned |= (pointer or 0) & 15
+    key = (plan, device.index, *dtypes)
     compiled = _compiled.get(key)
-    if compiled is None or any(p is not None and p % 16 for p in pointers) or _hooked():
-        binary = kernel[grid](*tensors, *constants, num_warps=num_warps)
-        if not any(p is not None and p % 16 for p in pointers):
-            if len(_compiled) > 4096:
+    if compiled is None or misaligned or _hooked():
+        binary = kernel[plan.grid](*tensors, *plan.constants, num_warps=plan.num_warps)
+        if not misaligned:
+            if len(_compiled) >= 4096:
                 _compiled.clear()
             _compiled[key] = binary.run, binary.function, binary.packed_metadata
         return
     run, function, metadata = compiled
     stream = torch._C._cuda_getCurrentRawStream(device.index)
-    run(*grid, stream, function, metadata, None, None, None, *pointers, *constants)
+    run(*plan.grid, stream, function, metadata, None, None, None, *pointers, *plan.constants)
 
 
 def _hooked() -> bool:
