@@ -4,13 +4,31 @@ A mistake is told as an edit of the solution. `corner` is read by a small kernel
 solution's launcher launches it, and the launcher is called.
 """
 
-import mmap
-
 import torch
 from torch import Tensor
 
 from checks import compare
-from checks.exercise import Draw, Failed, Mistake, NotRun, Property, exercise
+from checks.exercise import Draw, Mistake, NotRun, Property, exercise
+from checks.forward_cases import (
+    BLOCK_Q,
+    SHAPES,
+    bfloat16,
+    each_batch_item_and_head,
+    every_point_of_every_level,
+    far_batch,
+    float16,
+    float32_locations,
+    launch,
+    levels_with_gaps,
+    msda_call,
+    on_the_edges,
+    one_channel,
+    one_point_on_one_level,
+    outside_and_not_a_number,
+    ragged_queries,
+    sixteen_bits,
+    thirty_three_channels,
+)
 from checks.kernels import TARGET, edited
 from checks.traffic import within_budget
 from msda_core import reference
@@ -261,149 +279,14 @@ exercise(
 
 # --- msda_fwd_kernel ------------------------------------------------------------------------------------------------
 
-BLOCK_Q = 8
-SHAPES = [(5, 9), (3, 6), (2, 3)]
-
-
-def _msda(draw: Draw, shapes, B=1, Q=BLOCK_Q, M=1, K=1, D=3, dtype=torch.float32, loc=None, low=0.25, high=0.75):
-    """The arguments of one call; levels packed. Locations uniform in [low, high]; weights of both signs."""
-    S, L = sum(H * W for H, W in shapes), len(shapes)
-    starts = [sum(H * W for H, W in shapes[:l]) for l in range(L)]
-    loc = dtype if loc is None else loc
-    return (
-        draw.normal(B, S, M, D, dtype=dtype),
-        torch.tensor(shapes),
-        torch.tensor(starts),
-        draw.uniform(B, Q, M, L, K, 2, low=low, high=high, dtype=loc),
-        draw.normal(B, Q, M, L, K, dtype=loc),
-    )
-
-
-def _launch(kernel, value, shapes, starts, loc, attn, block_q: int = BLOCK_Q, **options) -> Tensor:
-    """Launch a kernel with the signature of `msda_fwd_kernel`: (B, Q, M*D)."""
-    B, S, M, D = value.shape
-    _, Q, _, L, K, _ = loc.shape
-    out = value.new_empty(B, Q, M * D)
-    grid = (-(-Q // block_q), B * M)
-    sizes = dict(M=M, D=D, L=L, K=K, BLOCK_Q=block_q, BLOCK_D=1 << (D - 1).bit_length())
-    kernel[grid](value, shapes, starts, loc, attn, out, Q, S, **sizes, **options)
-    return out
-
-
-def one_point_on_one_level(draw: Draw):
-    """one point on one level: the four pixels around it, each by its weight"""
-    return _msda(draw, [(4, 7)], D=32)
-
-
-def every_point_of_every_level(draw: Draw):
-    """the points of all levels are added up, each by its attention weight"""
-    return _msda(draw, SHAPES, K=4, D=32)
-
-
-def each_batch_item_and_head(draw: Draw):
-    """each program works on its own batch item and head"""
-    return _msda(draw, [(3, 5)], B=3, M=2)
-
-
-def ragged_queries(draw: Draw):
-    """Q need not be a multiple of BLOCK_Q"""
-    return _msda(draw, [(3, 5)], Q=BLOCK_Q + draw.integer(1, 5), K=3)
-
-
-def thirty_three_channels(draw: Draw):
-    """D need not be a power of two: BLOCK_D is then more than D"""
-    args = _msda(draw, [(3, 4)], Q=5, M=2, K=3, D=33)
-    args[3][0, -1, :, 0, -1] = torch.tensor([0.8, 0.8])  # reads the last pixel
-    return args
-
-
-def one_channel(draw: Draw):
-    """a head may have a single channel, and a level a single row"""
-    return _msda(draw, [(1, 6), (4, 1)], M=2, D=1)
-
-
-def on_the_edges(draw: Draw):
-    """on the edges of a level and across them a sample fades to zero"""
-    args = _msda(draw, [(3, 5), (2, 4)])
-    edge = lambda: draw.number(-0.08, 0.08)  # noqa: E731
-    places = [(0.0, 0.5), (1.0, 0.4), (0.6, 0.0), (0.3, 1.0), (0.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0)]
-    places += [(edge(), 0.5), (1 + edge(), 0.6), (0.4, edge()), (0.7, 1 + edge())]
-    places = torch.tensor([places[n] for n in torch.arange(args[4].numel()).remainder(len(places)).tolist()])
-    args[3].copy_(places.reshape(args[3].shape))
-    return args
-
-
-def outside_and_not_a_number(draw: Draw):
-    """a location far outside, infinite or not a number adds nothing and spoils nothing"""
-    args = _msda(draw, [(4, 6)], K=3)
-    odd = [(-0.7, 0.5), (0.5, 1.9), (NAN, 0.5), (0.5, NAN), (INF, 0.5), (0.5, -INF), (NAN, NAN), (3e30, 0.2)]
-    for q, place in enumerate(odd):
-        args[3][0, q, 0, 0, q % 3] = torch.tensor(place)
-    return args
-
-
-def levels_with_gaps(draw: Draw):
-    """levels begin where level_start_index says: in any order, with gaps between them; int32 as well as int64"""
-    value, shapes, _, loc, attn = _msda(draw, SHAPES, Q=5, M=2)
-    starts = torch.tensor([11 + draw.integer(0, 4), 66 + draw.integer(0, 3), draw.integer(0, 4)], dtype=torch.int32)
-    return draw.normal(1, 90, 2, 3), shapes.int(), starts, loc, attn
-
-
-def float16(draw: Draw):
-    """float16 is only how numbers are stored: coordinates and sums are computed in float32"""
-    return _sixteen_bits(draw, torch.float16)
-
-
-def bfloat16(draw: Draw):
-    """bfloat16 as well, and its locations are read as they are"""
-    return _sixteen_bits(draw, torch.bfloat16)
-
-
-def _sixteen_bits(draw: Draw, dtype: torch.dtype, loc: torch.dtype | None = None):
-    """A wide level, where 16 bits do not hold a coordinate; large weights that cancel, so that a 16-bit sum shows."""
-    value, shapes, starts, locations, _ = _msda(draw, [(2, 131)], Q=7, K=4, D=6, dtype=dtype, loc=loc)
-    w = draw.uniform(1, 7, 1, 1, 4, low=20.0, high=60.0, dtype=loc or dtype)
-    locations[..., 1, :] = locations[..., 0, :]
-    w[..., 1] = -w[..., 0]
-    w[..., 2:] /= 64
-    return value, shapes, starts, locations, w
-
-
-def float32_locations(draw: Draw):
-    """locations and weights may be float32 where value is float16"""
-    return _sixteen_bits(draw, torch.float16, torch.float32)
-
-
-def _far_batch(kernel, draw: Draw) -> str:
-    """A batch whose last item begins more than 2^31 elements after the first. Only the touched pages are really there."""
-    B, S, D = 3, 2**28 + 3, 4
-    try:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
-        memory = mmap.mmap(-1, 2 * B * S * D, flags=flags)
-        value = torch.frombuffer(memory, dtype=torch.float16).reshape(B, S, 1, D)
-    except (AttributeError, OSError, TypeError, ValueError, RuntimeError, MemoryError) as error:
-        raise NotRun(f"needs 7 GB of address space, which is not to be had: {error}") from None
-    pixel = draw.normal(D, dtype=torch.float16)
-    value[-1, 0, 0] = pixel
-    loc = torch.full((B, 1, 1, 1, 1, 2), 0.5)
-    shapes, starts = torch.tensor([[1, 1]], dtype=torch.int32), torch.tensor([0], dtype=torch.int32)
-    out = _launch(kernel, value, shapes, starts, loc, torch.ones(B, 1, 1, 1, 1), 1)
-    truth = torch.zeros(B, 1, D, dtype=torch.float16)
-    truth[-1, 0] = pixel
-    wrong = compare.difference(out, truth.double(), truth, ["batch item", "query", "channel"])
-    if wrong:
-        key = ("far batch", *torch.nan_to_num(out[-1, 0]).tolist())
-        raise Failed(f"{wrong} That batch item begins at element {(B - 1) * S * D:,}.", key)
-    return f"element {(B - 1) * S * D:,} was read from the right place."
-
 
 def _sixteen_bit_code(kernel, draw: Draw):
     """The compiler's word on the kernel for 16-bit tensors, where types that the interpreter lets pass do not fit."""
     from msda_core.machine.calls import trace_calls
     from msda_core.machine.lower import lower_launch
 
-    args = _msda(draw, [(2, 3)], Q=1, dtype=torch.float16)
-    (trace,) = trace_calls(lambda: _launch(kernel, *args))
+    args = msda_call(draw, [(2, 3)], Q=1, dtype=torch.float16)
+    (trace,) = trace_calls(lambda: launch(kernel, *args))
     lower_launch(trace.launch, TARGET)
 
 
@@ -421,7 +304,7 @@ def _traffic(kernel, draw: Draw, prepared) -> str:
 
     args, truth, theirs = prepared
     out = []
-    (trace,) = trace_calls(lambda: out.append(_launch(kernel, *args, block_q=16, num_warps=4)))
+    (trace,) = trace_calls(lambda: out.append(launch(kernel, *args, block_q=16, num_warps=4)))
     if compare.difference(out[0], truth, truth.float()):
         raise NotRun("counted once the result is right.")
     return within_budget(machine.count(trace, lower_launch(trace.launch, TARGET)), theirs, BUDGET)
@@ -514,7 +397,7 @@ exercise(
     ],
     properties=[
         Property("compiles_for_16_bits", "a GPU's compiler accepts it for 16-bit tensors too", _sixteen_bit_code),
-        Property("far_batch", "a batch item may begin more than 2^31 elements after the first", _far_batch),
+        Property("far_batch", "a batch item may begin more than 2^31 elements after the first", far_batch),
         Property(
             "traffic",
             f"it requests at most {BUDGET:g} times the sectors that the shipped kernel requests",
@@ -522,7 +405,7 @@ exercise(
             _prepare_traffic,
         ),
     ],
-    invoke=_launch,
+    invoke=launch,
     picture=lambda args, yours, truth: forward.error_map(yours, truth, args[0].shape[2]),
     guarded=True,
     limit=LIMIT,
@@ -802,63 +685,63 @@ exercise(
 
 def a_whole_call(draw: Draw):
     """the whole operator: batch, heads, levels and points"""
-    return _msda(draw, SHAPES[:2], B=2, Q=7, M=3, K=2)
+    return msda_call(draw, SHAPES[:2], B=2, Q=7, M=3, K=2)
 
 
 def any_number_of_queries(draw: Draw):
     """any number of queries, whatever your block"""
-    return _msda(draw, [(3, 5)], Q=33 + draw.integer(0, 30), D=3)
+    return msda_call(draw, [(3, 5)], Q=33 + draw.integer(0, 30), D=3)
 
 
 def any_number_of_channels(draw: Draw):
     """any number of channels, here 33"""
-    return _msda(draw, [(3, 4), (2, 2)], Q=5, M=2, K=1, D=33)
+    return msda_call(draw, [(3, 4), (2, 2)], Q=5, M=2, K=1, D=33)
 
 
 def a_single_channel(draw: Draw):
     """or one"""
-    return _msda(draw, [(3, 4)], Q=5, M=2, D=1)
+    return msda_call(draw, [(3, 4)], Q=5, M=2, D=1)
 
 
 def levels_anywhere(draw: Draw):
     """value may hold pixels that belong to no level: S and the starts are not what the shapes add up to"""
-    value, shapes, _, loc, attn = _msda(draw, SHAPES, B=2, Q=5)
+    value, shapes, _, loc, attn = msda_call(draw, SHAPES, B=2, Q=5)
     starts = torch.tensor([11 + draw.integer(0, 4), 66 + draw.integer(0, 3), draw.integer(0, 4)], dtype=torch.int32)
     return draw.normal(2, 90, 1, 3), shapes.int(), starts, loc, attn
 
 
 def value_with_strides(draw: Draw):
     """value may be a transposed view: its heads then lie far apart"""
-    value, *rest = _msda(draw, [(3, 5)], B=2, Q=5, M=2)
+    value, *rest = msda_call(draw, [(3, 5)], B=2, Q=5, M=2)
     return value.transpose(1, 2).contiguous().transpose(1, 2), *rest
 
 
 def parameters_with_strides(draw: Draw):
     """locations and weights may be views with strides of their own, and so may the two tables"""
-    value, shapes, starts, loc, attn = _msda(draw, SHAPES[:2], Q=5, M=2, K=3)
+    value, shapes, starts, loc, attn = msda_call(draw, SHAPES[:2], Q=5, M=2, K=3)
     loc = loc.transpose(1, 2).contiguous().transpose(1, 2)
     attn = torch.stack([attn, attn + 1], -1)[..., 0]
     return value, shapes.T.contiguous().T, torch.stack([starts, starts + 3], -1)[..., 0], loc, attn
 
 
 def float16_call(draw: Draw):
-    """float16 in, float16 out"""
-    return _sixteen_bits(draw, torch.float16)
+    """`float16` in, `float16` out"""
+    return sixteen_bits(draw, torch.float16)
 
 
 def bfloat16_call(draw: Draw):
-    """bfloat16 in, bfloat16 out, with float32 locations and weights"""
-    return _sixteen_bits(draw, torch.bfloat16, torch.float32)
+    """`bfloat16` in, `bfloat16` out, with float32 locations and weights"""
+    return sixteen_bits(draw, torch.bfloat16, torch.float32)
 
 
 def no_queries(draw: Draw):
     """without queries the result is there, and empty"""
-    return _msda(draw, [(3, 5)], B=2, Q=0, M=2)
+    return msda_call(draw, [(3, 5)], B=2, Q=0, M=2)
 
 
 def no_batch(draw: Draw):
     """without batch items too"""
-    return _msda(draw, [(3, 5)], B=0, Q=3, M=2)
+    return msda_call(draw, [(3, 5)], B=0, Q=3, M=2)
 
 
 def _score(answer) -> str:
@@ -1017,7 +900,7 @@ def _from_logits(value, shapes, starts, loc, logits) -> Tensor:
 
 
 def _logits(draw: Draw, shapes, least: float, most: float, **sizes):
-    *rest, attn = _msda(draw, shapes, **sizes)
+    *rest, attn = msda_call(draw, shapes, **sizes)
     return *rest, draw.uniform(*attn.shape, low=least, high=most)
 
 
@@ -1048,7 +931,7 @@ def _logits_score(kernel) -> str:
 
     *rest, weights = forward.example_call()
     args = (*rest, weights.log())
-    mine = sum(r.sectors for r in profile_calls(lambda: _launch(kernel, *args, block_q=16, num_warps=4)))
+    mine = sum(r.sectors for r in profile_calls(lambda: launch(kernel, *args, block_q=16, num_warps=4)))
     apart = forward.shipped_report(TARGET).sectors + 2 * weights.numel() * weights.element_size() // 32
     return f"Score: {mine:,} sectors; a softmax of its own and then the shipped kernel request {apart:,} or more."
 
@@ -1061,7 +944,7 @@ exercise(
     "05.msda_fwd_logits_kernel",
     reference=_from_logits,
     cases=[one_level_of_logits, all_levels_share_one_softmax, large_logits, ragged_logits],
-    invoke=_launch,
+    invoke=launch,
     picture=lambda args, yours, truth: forward.error_map(yours, truth, args[0].shape[2]),
     guarded=True,
     limit=LIMIT,
