@@ -136,7 +136,7 @@ def backward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: in
         return Launch(1, 1, BLOCK_P, BLOCK_D, num_warps=1)
     # A pixel is read once or twice and then in the way of grad_value, which the L2 should hold instead.
     BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 1024 // BLOCK_D))
-    BLOCK_M = 2 if itemsize == 2 and M % 2 == 0 else 1
+    BLOCK_M = 2 if itemsize == 2 and M % 2 == 0 and BLOCK_P * BLOCK_D <= 512 else 1  # at most 8 elements a lane
     num_warps = min(max(1, BLOCK_M * BLOCK_P * BLOCK_D * itemsize // 512), 4)  # 16 bytes a lane and reduction
     return Launch(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT="evict_first")
 
