@@ -14,11 +14,11 @@ the kernel's source as it was measured, so later edits of a kernel do not distur
 
 On one H200 (driver 580.159.04, Triton 3.6.0, Nsight Compute 2025.3.1), 60 launches, 45 of probes and 15 of the operator:
 
-    loads       requests and sectors exact in 57; 3 % and 1 % too many in one (dead code that only the assembler sees),
-                33 % in one (loads of an unrolled loop that the assembler merges), both by hand-made irregularity
+    loads       requests and sectors exact in 58; 3 % and 1 % too many in one (dead code that only the assembler sees),
+                33 % too many in one (repeated loads of an unrolled loop, which the assembler merges)
     stores      requests and sectors exact in all
     reductions  requests and sectors exact in all; compare-and-swap loops 1.5 % short of sectors, requests exact
-    DRAM reads  compulsory bytes plus 88 to 450 sectors of code: within 3.5 % where there are more than 10,000 sectors
+    DRAM reads  compulsory bytes plus 84 to 450 sectors of code: within 3.5 % where there are more than 10,000 sectors
     time        with a warm L2, off by 7 % in the median and 68 % at most over ten launches (`roofline.estimate`)
 """
 

@@ -55,7 +55,7 @@ def test_there_is_enough_evidence():
 
 
 def test_dram_reads_are_bounded_below_and_close_where_they_are_many():
-    """A cold cache reads the compulsory bytes, and the kernel's code besides: 88 to 450 sectors of it were seen."""
+    """A cold cache reads the compulsory bytes, and the kernel's code besides: 84 to 450 sectors of it were seen."""
     for case in RECORDS:
         hardware, model = compared(case)["dram_read_sectors"]
         if case == "msda_backward_odd":  # rows of 40 bytes: atomics fetch one sector of a pair, loads both
