@@ -6,7 +6,7 @@ float32 (float64 for float64 results): 2^-p * |truth| + 32 * 2^-23 * max|truth|.
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,14 +17,16 @@ __all__ = ["difference", "same"]
 ROUNDINGS = 32  # float32 additions whose errors may pile up one way: more than any case here sums in a row
 
 
-def difference(yours: Any, truth: Any, like: Any, axes: Sequence[str] = (), parts: Sequence[str] = ()) -> str | None:
+def difference(
+    yours: Any, truth: Any, like: Any, axes: Sequence[str] | Mapping[str, Sequence[str]] = (), parts: Sequence[str] = ()
+) -> str | None:
     """What is wrong with a result, or None.
 
     Args:
         yours: what the learner's function returned; may be anything.
         truth: the reference's result in float64.
         like: the reference's result on the case's own dtypes; gives the kind, shape, dtype and device to expect.
-        axes: names of a tensor's axes; of nested lists, outermost first.
+        axes: names of a tensor's axes; of nested lists, outermost first; part → names, where a tuple's tensors differ.
         parts: names of a tuple's parts, counted through nested tuples.
     """
     return _compare(yours, truth, like, axes, list(parts), "")
@@ -113,7 +115,8 @@ def _compare_tensor(yours, truth, like, axes, where) -> str | None:
     if like.dtype == torch.bool:
         a, b = bool(mine[index]), bool(expected[index])
     share = f" ({count} of {like.numel()} values differ)" if like.numel() > 1 else ""
-    names = list(axes)[-len(index) :] if len(axes) >= len(index) else [f"axis {i}" for i in range(len(index))]
+    axes = list(axes.get(where, ()) if isinstance(axes, Mapping) else axes)
+    names = axes[-len(index) :] if len(axes) >= len(index) else [f"axis {i}" for i in range(len(index))]
     at = ", ".join(f"{name} {i}" for name, i in zip(names, index))
     at = f" at {where + ', ' if where and at else where}{at}" if at or where else ""
     poison = " A value that is not a number was never written." if math.isnan(mine[index].item()) else ""

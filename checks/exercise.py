@@ -117,7 +117,7 @@ class Exercise:
     mistakes: Sequence[Mistake] = ()
     properties: Sequence[Property] = ()
     hints: Sequence[str] = ()
-    axes: Sequence[str] = ()
+    axes: Sequence[str] | Mapping[str, Sequence[str]] = ()
     parts: Sequence[str] = ()
     invoke: Callable | None = None
     forbid: Mapping[str, str] = field(default_factory=dict)
@@ -154,7 +154,7 @@ def exercise(name: str, **fields: Any) -> Exercise:
         mistakes: wrong answers, each rejected and named.
         properties: checks beyond equality of outputs.
         hints: three steps: a question, an idea, a sketch.
-        axes: names of the output's axes, for messages ("channel 3").
+        axes: names of the output's axes, for messages ("channel 3"); part → names, where an output has several parts.
         parts: names of the parts of an output that is a tuple.
         invoke: invoke(answer, *args) where the answer is not simply called (a kernel and its launcher).
         forbid: torch functions the answer may not use → why.

@@ -828,7 +828,11 @@ BWD_CASES = [
     in_float16,
     in_bfloat16,
 ]
-GRADIENTS = ("grad_value", "grad_loc", "grad_attn")
+GRADIENTS = {
+    "grad_value": ("image", "pixel", "head", "channel"),
+    "grad_loc": ("image", "query", "head", "level", "point", "xy"),
+    "grad_attn": ("image", "query", "head", "level", "point"),
+}
 FAR = Property(
     "far_images", "an image may begin more than 2^31 elements after the first: 32 bits cannot count so far", _far_images
 )
@@ -844,7 +848,8 @@ exercise(
     invoke=_backward,
     guarded=True,
     limit=LIMIT,
-    parts=GRADIENTS,
+    axes=GRADIENTS,
+    parts=tuple(GRADIENTS),
     mistakes=BWD_MISTAKES,
     hints=[
         "Of the three gradients, which elements does one program own alone, and which may any program add to? Write down "
@@ -931,7 +936,8 @@ exercise(
     properties=[Property("launches", "a kernel does the work", _launches)],
     guarded=True,
     limit=LIMIT,
-    parts=GRADIENTS,
+    axes=GRADIENTS,
+    parts=tuple(GRADIENTS),
     mistakes=[
         Mistake(
             "when grad_value begins with whatever is in memory",
@@ -1089,7 +1095,8 @@ exercise(
     invoke=_backward,
     guarded=True,
     limit=LIMIT,
-    parts=GRADIENTS,
+    axes=GRADIENTS,
+    parts=tuple(GRADIENTS),
     stretch=True,
     score=_score,
     mistakes=[
