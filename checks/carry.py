@@ -7,6 +7,7 @@ solution; `underneath` says which, and why. Nothing is copied, and an edit takes
 
 import html
 import importlib.util
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -80,9 +81,9 @@ def _find(namespace: dict[str, Any], name: str, text: str, path: Path, trouble: 
         return Found(reason=trouble)
     if name in namespace:
         return Found(reason=f"`{name}` in {path.name} is no function.")
-    if "app._unparsable_cell" in text and f"def {name}" in text:
+    if "app._unparsable_cell" in text and re.search(rf"(def|class) {name}\b", text):
         return Found(reason=f"the cell of `{name}` in {path.name} has a syntax error.")
-    if f"def {name}(" in text:
+    if re.search(rf"(def|class) {name}\b", text):
         return Found(
             reason=f"`{name}` in {path.name} is part of an ordinary cell, because it uses a name from another cell or "
             "shares its cell with other code. Keep the function alone in its cell, and put imports into the first one."

@@ -42,7 +42,7 @@ class _Block:
 
     def defines(self, function: str) -> bool:
         return bool(
-            re.search(rf"^\s*(async\s+)?def {re.escape(function)}\(", self.text, re.M)
+            re.search(rf"^\s*((async\s+)?def|class) {re.escape(function)}\b", self.text, re.M)
         ) and not self.text.startswith("if __name__")
 
     def grades(self, name: str) -> bool:
@@ -61,8 +61,13 @@ def _blocks(text: str) -> list[_Block]:
 
 
 def stub_source(function: str, solution: ModuleType) -> str:
-    """The stub of an exercise: the solution's decorators, signature and docstring, and nothing else."""
+    """The stub of an exercise: the solution's decorators, signature and docstring, and nothing else.
+
+    Of a class, each method's; there only a decorator that says what the first argument is stays.
+    """
     source, node = _function(function, solution)
+    if isinstance(node, ast.ClassDef):
+        return _class_stub(source, node, solution)
     lines = source.splitlines()
     first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
     docstring = node.body[0]
@@ -73,6 +78,19 @@ def stub_source(function: str, solution: ModuleType) -> str:
     return f"{head}\n    {body}\n"
 
 
+def _class_stub(source: str, node: ast.ClassDef, solution: ModuleType) -> str:
+    lines, parts = source.splitlines(), []
+    name = f"{solution.__name__.rsplit('.', 1)[-1].removeprefix('lab')[-2:]}.{node.name}"
+    parts.append("\n".join(lines[node.lineno - 1 : node.body[0].end_lineno]))
+    for method in node.body[1:]:
+        if not isinstance(method, ast.FunctionDef):
+            raise ValueError(f"{solution.__name__}.{node.name} may hold a docstring and methods, for the stub's sake.")
+        kept = [f"    @{ast.unparse(d)}\n" for d in method.decorator_list if ast.unparse(d) == "staticmethod"]
+        head = "\n".join(lines[method.lineno - 1 : method.body[0].end_lineno])
+        parts.append(f'{"".join(kept)}{head}\n        raise NotImplementedError("{name}")')
+    return "\n\n".join(parts) + "\n"
+
+
 def answer_source(function: str, solution: ModuleType) -> str:
     """The solution's own text for one exercise."""
     source, node = _function(function, solution)
@@ -80,10 +98,10 @@ def answer_source(function: str, solution: ModuleType) -> str:
     return "\n".join(source.splitlines()[first : node.end_lineno]) + "\n"
 
 
-def _function(function: str, solution: ModuleType) -> tuple[str, ast.FunctionDef]:
+def _function(function: str, solution: ModuleType) -> tuple[str, ast.FunctionDef | ast.ClassDef]:
     source = inspect.getsource(solution)
     for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef) and node.name == function:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == function:
             if ast.get_docstring(node) is None:
                 raise ValueError(f"{solution.__name__}.{function} needs a docstring: the stub is made from it.")
             return source, node
@@ -93,7 +111,8 @@ def _function(function: str, solution: ModuleType) -> tuple[str, ast.FunctionDef
 def replace(text: str, name: str, source: str) -> str:
     """Put `source` where a notebook's text defines the exercise `name`; before its checker cell if it is gone."""
     function = name.split(".")[1]
-    cell = f"@app.function\n{source}\n\n"
+    kind = "class_definition" if re.search(rf"^class {re.escape(function)}\b", source, re.M) else "function"
+    cell = f"@app.{kind}\n{source}\n\n"
     blocks = _blocks(text)
     for block in blocks[1:]:
         if block.defines(function):
@@ -107,8 +126,9 @@ def replace(text: str, name: str, source: str) -> str:
 
 
 def function_text(text: str, function: str) -> str:
-    """The cell that defines a function, as it stands in a notebook's text; "" if there is none."""
-    return next((b.text for b in _blocks(text)[1:] if b.text.startswith("@app.function") and b.defines(function)), "")
+    """The cell that defines a function or class, as it stands in a notebook's text; "" if there is none."""
+    kinds = ("@app.function", "@app.class_definition")
+    return next((b.text for b in _blocks(text)[1:] if b.text.startswith(kinds) and b.defines(function)), "")
 
 
 def reset(text: str, lab: str, solution: ModuleType, only: str | None = None) -> str:

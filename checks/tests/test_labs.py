@@ -66,15 +66,26 @@ def test_every_cell_renders(lab, kind, tmp_path, monkeypatch):
     assert pictures >= 2, f"lab {lab} shows {pictures} figures"
 
 
+def _named(body):
+    return {node.name: node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+
+
 def test_stub_and_solution_agree(lab):
     """Same decorators, signature and docstring: the notebook as it is shipped holds exactly the generated stubs."""
     text = (notebook.LABS_DIR / f"{LABS[lab][0]}.py").read_text(encoding="utf-8")
-    ours = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
-    theirs = {
-        n.name: n for n in ast.parse(inspect.getsource(solution_module(lab))).body if isinstance(n, ast.FunctionDef)
-    }
+    ours, theirs = _named(ast.parse(text).body), _named(ast.parse(inspect.getsource(solution_module(lab))).body)
+    pairs = []
     for exercise in lab_exercises(lab):
         mine, solution = ours[exercise.function], theirs[exercise.function]
+        if isinstance(mine, ast.ClassDef):
+            assert ast.get_docstring(mine) == ast.get_docstring(solution)
+            assert [ast.dump(base) for base in mine.bases] == [ast.dump(base) for base in solution.bases]
+            methods, others = _named(mine.body), _named(solution.body)
+            assert list(methods) == list(others)
+            pairs += [(methods[name], others[name]) for name in methods]
+        else:
+            pairs.append((mine, solution))
+    for mine, solution in pairs:
         assert ast.dump(mine.args) == ast.dump(solution.args)
         assert ast.unparse(mine.returns) == ast.unparse(solution.returns) if solution.returns else mine.returns is None
         assert ast.get_docstring(mine) == ast.get_docstring(solution)
