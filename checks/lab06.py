@@ -14,7 +14,7 @@ from checks.forward_cases import SHAPES, far_batch, launch, msda_call
 from checks.kernels import TARGET, edited
 from checks.traffic import within_budget
 from msda_core import reference
-from msda_core.figures import forward
+from msda_core.figures import forward, speed
 from msda_core.machine.clock import FLUSH, Clock, NotYet
 from solutions import lab05
 from solutions import lab06 as solution
@@ -1003,5 +1003,155 @@ exercise(
         "`fn()`; `many = clock.graph(fn, 20)`; `many()` until some 20 ms of `clock.now()` have passed; then a hundred times "
         "`start = clock.record()`, `many()`, `end = clock.record()`; then a hundred times `clock.flush()` and the same with "
         "`fn()`; one `clock.synchronize()`; medians of `end.time - start.time`, the first divided by 20.",
+    ],
+)
+
+
+# --- stretch: predict_time ------------------------------------------------------------------------------------------
+
+MEDIAN, WORST = 0.35, 4.0  # a median error and a factor that pass; the solution's are 0.08 and 3.2
+
+
+def recorded() -> list[tuple[str, tuple, float]]:
+    """Launches that an H200 was timed on: name, the arguments of `predict_time`, microseconds."""
+    rows = []
+    for one in speed.timed():
+        model = one["model"]
+        counts = (
+            model["load_sectors"],
+            model["store_sectors"],
+            model["red_sectors"] + model["atom_sectors"],
+            model["line"],
+            model["dram_bytes"] + model["written_bytes"],
+        )
+        for warm in (True, False):
+            time = one["warm_us" if warm else "cold_us"]
+            rows.append((f"{speed.plain_name(launch['case'])}, {'warm' if warm else 'cold'}", (*counts, warm), time))
+    return rows
+
+
+def _errors(answer) -> list[tuple[str, float, float]]:
+    """(name, predicted, measured) of every recorded launch."""
+    rows = []
+    for name, counts, time in recorded():
+        got = answer(*counts)
+        if isinstance(got, bool) or not isinstance(got, (int, float)) or not math.isfinite(got):
+            raise Failed(
+                f"for {name} your function returned {compare.describe(got)}, expected a number.", ("no number",)
+            )
+        rows.append((name, float(got), time))
+    return rows
+
+
+def _median_error(rows) -> float:
+    return median(abs(mine / time - 1) for _, mine, time in rows)
+
+
+def _on_record(answer, draw: Draw) -> str:
+    rows = _errors(answer)
+    off = _median_error(rows)
+    name, mine, time = max(rows, key=lambda row: abs(math.log(max(row[1], 1e-9) / row[2])))
+    far = max(mine, 1e-9) / time
+    if not (1 / WORST <= far <= WORST and off <= MEDIAN):
+        raise Failed(
+            f"the median error is {off:.0%}, and {MEDIAN:.0%} pass; the worst is {name}: {mine:.3g} µs predicted, {time:.3g} "
+            f"measured, and a factor of {WORST:g} passes.",
+            ("off", *(round(2 * math.log2(max(row[1], 1e-9) / row[2])) for row in rows)),
+        )
+    return f"median error {off:.0%}; the worst is {name}: {mine:.3g} µs predicted, {time:.3g} measured."
+
+
+def _more_takes_longer(answer, draw: Draw) -> str:
+    for _ in range(20):
+        counts = [draw.integer(0, 2**n) for n in (24, 22, 22, 16, 27)]
+        warm = bool(draw.integer(0, 1))
+        before = answer(*counts, warm)
+        for n, what in enumerate(("load_sectors", "store_sectors", "reduction_sectors", "busiest_line", "dram_bytes")):
+            more = list(counts)
+            more[n] = 40 * more[n] + 2**28
+            after = answer(*more, warm)
+            if not after > before:
+                raise Failed(
+                    f"with {what} = {more[n]:,} in place of {counts[n]:,} your prediction goes from {before:.4g} to {after:.4g} "
+                    "µs. Far more of anything takes longer.",
+                    ("not more", what),
+                )
+    return "more of anything takes longer."
+
+
+def _prediction_score(answer) -> str:
+    from msda_core.machine.roofline import TYPICAL
+
+    off = _median_error(_errors(answer))
+    return (
+        f"Score: a median error of {off:.1%}; the paper GPU's own estimate is off by {TYPICAL:.0%}, warm launches only."
+    )
+
+
+def _wrong_prediction(*changes: tuple[str, str]):
+    return edited(solution.predict_time, *changes)
+
+
+exercise(
+    "06.predict_time",
+    reference=solution.predict_time,
+    cases=[],
+    properties=[
+        Property("more_takes_longer", "far more of anything takes longer", _more_takes_longer),
+        Property("on_record", f"on launches an H200 was timed on, half are off by {MEDIAN:.0%} at most", _on_record),
+    ],
+    stretch=True,
+    score=_prediction_score,
+    mistakes=[
+        Mistake(
+            "when sectors are counted as bytes",
+            _wrong_prediction(("(load_sectors + store_sectors) * 32", "(load_sectors + store_sectors)")),
+            "A sector is 32 bytes.",
+        ),
+        Mistake(
+            "when everything requested comes from DRAM",
+            lambda loads, stores, reds, line, dram, warm: (
+                1.2 + (32 * (loads + stores + reds) + dram) / 4.8e6 + line / 280
+            ),
+            "Sectors are requested from L2. How much of that goes on to DRAM is another count.",
+        ),
+        Mistake(
+            "when a launch costs nothing",
+            _wrong_prediction(("1.2 + ", ""), ("3.0 + ", "")),
+            "What does a launch take that does nothing?",
+        ),
+        Mistake(
+            "when stores are forgotten",
+            lambda loads, stores, reds, line, dram, warm: solution.predict_time(loads, 0, reds, line, dram, warm),
+            "What is written goes through L2 as well.",
+        ),
+        Mistake(
+            "when atomics are forgotten",
+            lambda loads, stores, reds, line, dram, warm: solution.predict_time(loads, stores, 0, line, dram, warm),
+            "Reductions are combined in L2, a sector at a time. How many does it combine in a clock?",
+        ),
+        Mistake(
+            "when the busiest line is forgotten",
+            lambda loads, stores, reds, line, dram, warm: solution.predict_time(loads, stores, reds, 0, dram, warm),
+            "Reductions to one line are done one after the other.",
+        ),
+        Mistake(
+            "when a cold launch is taken for a warm one",
+            lambda loads, stores, reds, line, dram, warm: solution.predict_time(loads, stores, reds, line, dram, True),
+            "What is not in L2 has to come from DRAM.",
+        ),
+        Mistake(
+            "when seconds are returned",
+            lambda *counts: solution.predict_time(*counts) / 1e6,
+            "Microseconds, please.",
+        ),
+    ],
+    hints=[
+        "Which of the counts are asked of L2, which of DRAM, and which have to wait for each other?",
+        "Each resource has a speed: divide, and see which one takes longest. A launch has a floor, and cold data a trip more. "
+        "Plot what is left: what do the launches that you miss have in common?",
+        "A floor of about a microsecond, plus the longest of: requested bytes at 132 times 32 bytes a clock; sectors of "
+        "reductions at some 50 a clock; the busiest line at several clocks each. Plus, unless all is in L2, a few microseconds "
+        "and `dram_bytes` at 4.8 TB/s.",
     ],
 )

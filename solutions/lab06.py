@@ -119,3 +119,28 @@ def device_time(fn, clock) -> tuple[float, float]:
     clock.synchronize()
     warm_time, cold_time = (median(end.time - start.time for start, end in pairs) for pairs in (warm, cold))
     return warm_time / COPIES, cold_time
+
+
+def predict_time(
+    load_sectors: int, store_sectors: int, reduction_sectors: int, busiest_line: int, dram_bytes: int, warm: bool
+) -> float:
+    """How long a launch takes on an H200, from what the paper GPU counts.
+
+    The H200: 132 multiprocessors at 1.98 GHz, each takes 32 bytes a clock from L2, which holds 50 MB; 4.8 TB/s of DRAM.
+    A launch that does nothing takes about 1 µs.
+
+    Args:
+        load_sectors, store_sectors: requested, 32 bytes each; they all go through L2.
+        reduction_sectors: of atomics; busiest_line: how many of them fall on the busiest line of 128 bytes, in turn.
+        dram_bytes: of sectors touched at all, each once; warm: whether these are in L2 already.
+
+    Returns:
+        Microseconds.
+    """
+    clock = 1980.0  # per microsecond
+    from_l2 = warm and dram_bytes <= 50e6  # what does not fit is not there, however often it runs
+    dram = 0.0 if from_l2 else 3.0 + dram_bytes / 4.8e6  # a trip to DRAM and back, and the bytes
+    l2 = (load_sectors + store_sectors) * 32 / (132 * 32 * clock)
+    reductions = reduction_sectors / (48 * clock)
+    contention = busiest_line * 7 / clock
+    return 1.2 + max(l2, reductions, contention) + dram
