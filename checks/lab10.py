@@ -319,8 +319,13 @@ exercise(
 def _there_and_back(answer, grad_out: Tensor, value, shapes, starts, locations, attention):
     """The output, and what autograd makes of it."""
     leaves = [t.detach().clone().requires_grad_() for t in (value, locations, attention)]
-    out = answer.apply(leaves[0], shapes, starts, *leaves[1:])
-    return (out.detach(), *torch.autograd.grad(out, leaves, grad_out))
+    try:
+        out = answer.apply(leaves[0], shapes, starts, *leaves[1:])
+        return (out.detach(), *torch.autograd.grad(out, leaves, grad_out))
+    except RuntimeError as error:
+        if "Function" in str(error):
+            error.key = str(error)  # autograd says which gradient it cannot use: that tells mistakes apart
+        raise
 
 
 def _truth(grad_out, value, shapes, starts, locations, attention):
