@@ -323,7 +323,7 @@ LEVEL = "level_ptr = value_ptr + ((b * S + tl.load(starts_ptr + l)) * M + m) * D
 ADD = "acc += (a * weight)[:, None] * v.to(tl.float32)"
 NOT_THERE = "The last program has lanes for queries that do not exist."
 IN_A_LOOP = [
-    (LOAD, "0.0"),
+    (f"v = {LOAD}", "pass"),
     (
         ADD,
         """for d in range(D):
@@ -347,6 +347,7 @@ THROUGH_MEMORY = [
     ("tl.store(out_ptr + row[:, None] * D + offs_d[None, :], " + STORE, "pass"),
 ]
 EVERY_HEAD = [
+    (f"v = {LOAD}", "pass"),
     (
         ADD,
         """for other in range(M):
@@ -354,9 +355,9 @@ EVERY_HEAD = [
                         v = tl.load(pixel, mask=(mask_q & inside)[:, None] & mask_d[None, :], other=0.0)
                         acc += tl.where(other == m, (a * weight)[:, None] * v.to(tl.float32), 0.0)""",
     ),
-    (LOAD, "0.0"),
 ]
 ONE_BY_ONE = [
+    (f"v = {LOAD}", "pass"),
     (
         ADD,
         """for n in range(BLOCK_Q):
@@ -366,7 +367,6 @@ ONE_BY_ONE = [
                         v = tl.load(level_ptr + first * (M * D) + offs_d, mask=mask_d & exists, other=0.0)
                         acc += tl.where(mine[:, None], (a * weight)[:, None] * v.to(tl.float32)[None, :], 0.0)""",
     ),
-    (LOAD, "0.0"),
 ]
 READ_AND_DROP = edited(
     solution.corner,

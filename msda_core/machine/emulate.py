@@ -317,7 +317,12 @@ class Emulation:
             access = self._look("load", "", ptrs, mask)
             dtype = access.dtype
             kind = np_type(dtype)
-            default = self._undefined(ptrs.data.shape, dtype, kind) if other is None else other.data
+            if other is not None:
+                default = other.data
+            elif ptrs.data.size == 1:  # Triton asks `if other`, so a single `other=0` arrives as none at all
+                default = np.zeros(ptrs.data.shape, kind)
+            else:
+                default = self._undefined(ptrs.data.shape, dtype, kind)
             result = native.load(self._to_host(access), access.mask, default, kind)
             if self.after is not None:
                 self.after(access, result)

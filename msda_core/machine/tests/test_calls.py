@@ -20,6 +20,13 @@ def strided_copy(x_ptr, out_ptr, N, STEP: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def masked_to_zero(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    one = tl.load(x_ptr, mask=N > 0, other=0.0)
+    tl.store(out_ptr + offs, one + tl.load(x_ptr + offs, mask=offs < N, other=0.0))
+
+
+@triton.jit
 def cast_kernel(x_ptr, narrow_ptr, wide_ptr, N: tl.constexpr):
     offs = tl.arange(0, N)
     x = tl.load(x_ptr + offs)
@@ -75,3 +82,11 @@ def test_casts_saturate_at_the_limits():
     got = to_integer(np.array([2.0**31, -(2.0**31), 2.0**31 - 1, np.nan]), np.dtype("int32"))
     assert got.tolist() == [2**31 - 1, -(2**31), 2**31 - 1, -(2**31)]
     assert to_integer(np.array([-3.0, np.nan], np.float32), np.dtype("uint32")).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_other_is_kept_also_for_a_single_lane(size):
+    out = torch.full((size,), torch.nan)
+    with machine.guard():
+        masked_to_zero[(1,)](torch.ones(size), out, 0, BLOCK=size)
+    assert out.tolist() == [0.0] * size
