@@ -419,23 +419,23 @@ exercise(
                 ),
                 (
                     f"v = {V_LOAD}",
-                    "v = tl.zeros([BLOCK_Q, BLOCK_P, BLOCK_D], tl.float32)\n                for d in range(0, D, 8):\n"
-                    "                    piece = inside[:, :, None] & mask_d[None, None, :] & (offs_d // 8 * 8 == d)[None, None, :]\n"
+                    "v = tl.zeros([BLOCK_Q, BLOCK_P, BLOCK_D], tl.float32)\n                for d in range(0, D, 4):\n"
+                    "                    piece = inside[:, :, None] & mask_d[None, None, :] & (offs_d // 4 * 4 == d)[None, None, :]\n"
                     "                    v += tl.load(v_ptr, mask=piece, other=0.0).to(tl.float32)",
                 ),
             ),
-            "A piece of 8 numbers of 2 bytes is half a sector, and the other half is fetched with it, twice. Why cut a row?",
+            "A piece of 4 numbers of 2 bytes is a quarter of a sector, and the other three are fetched with it, each time. Why cut a row?",
         ),
         Mistake(
             "when each lane reads a single channel",
             _wrong(
                 (
                     "offs_d = tl.arange(0, BLOCK_D)",
-                    "offs_d = (tl.arange(0, BLOCK_D) + tl.program_id(0) * 0 + Q) % BLOCK_D",
+                    "offs_d = (tl.arange(0, BLOCK_D) + tl.program_id(1)) % BLOCK_D",
                 )
             ),
-            "The rows you read lie in one piece, but the compiler cannot see it: its lanes take one number each. What do your "
-            "channel numbers look like to someone who knows no Q?",
+            "The rows you read lie in one piece, but the compiler cannot see it: its lanes take one number each. Are your "
+            "channel numbers a plain `tl.arange`?",
         ),
         Mistake(
             "when rows are read for all heads",
@@ -818,6 +818,40 @@ def _all_at_once(answer, draw: Draw) -> str:
     return _time(answer, clock, "all at once", warm=warm, cold=cold, dispatch=draw.number(18, 35), compile=3e5)
 
 
+def _on_silicon(answer, draw: Draw) -> str:
+    """The same on a GPU, for the solution's kernel on a decoder's call, against `msda_core.bench`'s clock."""
+    from msda_core import bench, race
+
+    if race.no_gpu():
+        raise NotRun(f"{race.no_gpu()}. Nothing was graded.")
+    args = bench.make_inputs("decoder", HALF, bench.pyramid(800, 1333), "cuda", B=2)[:5]
+    B, S, M, D = args[0].shape
+    _, Q, _, L, K, _ = args[3].shape
+    got = dict(BLOCK_Q=2, BLOCK_P=16, BLOCK_D=32, num_warps=1)
+    out = args[0].new_empty(B, Q, M * D)
+    clock = race.Silicon()
+    fn = clock.launching(lambda: COPY[(-(-Q // 2), B * M)](*args, out, Q, S, M=M, D=D, L=L, K=K, **got))
+    fn()
+    truth = []
+    for copies, before in ((20, lambda: None), (1, clock.flush)):
+        many = clock.graph(fn, copies)
+        for _ in range(200):
+            many()
+        pairs = []
+        for _ in range(51):
+            before()
+            pairs.append((clock.record(), many(), clock.record()))
+        clock.synchronize()
+        truth.append(median(end.time - start.time for start, _, end in pairs) / copies)
+    mine = answer(fn, clock)
+    if not all(abs(yours / right - 1) <= 0.2 for yours, right in zip(mine, truth)):
+        raise Failed(
+            f"on this GPU your times are {mine[0]:.4g} and {mine[1]:.4g} µs, and ours {truth[0]:.4g} and {truth[1]:.4g}.",
+            ("silicon", *(round(2 * math.log2(yours / right)) for yours, right in zip(mine, truth))),
+        )
+    return f"yours {mine[0]:.4g} and {mine[1]:.4g} µs, ours {truth[0]:.4g} and {truth[1]:.4g}."
+
+
 def timer(
     *, compiled=True, graph=True, wait="end", average=median, copies=20, divide=True, warm_up=20_000.0, flush="each",
     clocked="event", cold=True, swap=False, repeats=101,
@@ -912,7 +946,9 @@ exercise(
         Property("held_up", "a launch that something else held up does not count", _held_up),
         Property("warm_and_cold", "warm and cold are two figures", _both_temperatures),
         Property("all_at_once", "on a device with all of these", _all_at_once),
+        Property("on_silicon", "and on a real GPU", _on_silicon),
     ],
+    limit=LIMIT,
     mistakes=[
         Mistake(
             "when nobody synchronizes",
@@ -1012,28 +1048,10 @@ exercise(
 MEDIAN, WORST = 0.35, 4.0  # a median error and a factor that pass; the solution's are 0.08 and 3.2
 
 
-def recorded() -> list[tuple[str, tuple, float]]:
-    """Launches that an H200 was timed on: name, the arguments of `predict_time`, microseconds."""
-    rows = []
-    for one in speed.timed():
-        model = one["model"]
-        counts = (
-            model["load_sectors"],
-            model["store_sectors"],
-            model["red_sectors"] + model["atom_sectors"],
-            model["line"],
-            model["dram_bytes"] + model["written_bytes"],
-        )
-        for warm in (True, False):
-            time = one["warm_us" if warm else "cold_us"]
-            rows.append((f"{speed.plain_name(launch['case'])}, {'warm' if warm else 'cold'}", (*counts, warm), time))
-    return rows
-
-
 def _errors(answer) -> list[tuple[str, float, float]]:
     """(name, predicted, measured) of every recorded launch."""
     rows = []
-    for name, counts, time in recorded():
+    for name, counts, time in speed.recorded():
         got = answer(*counts)
         if isinstance(got, bool) or not isinstance(got, (int, float)) or not math.isfinite(got):
             raise Failed(

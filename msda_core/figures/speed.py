@@ -19,8 +19,14 @@ __all__ = [
     "cut_picture",
     "cut_report",
     "cuts_under_registers",
+    "launcher",
+    "many_queries",
     "predictions",
+    "race_picture",
+    "recorded",
     "requested",
+    "shipped_times",
+    "source",
     "timed",
     "timeline",
 ]
@@ -308,6 +314,24 @@ def plain_name(case: str) -> str:
     return case.removeprefix("time_").replace("_", " ")
 
 
+def recorded() -> list[tuple[str, tuple, float]]:
+    """Launches that an H200 was timed on: name, the arguments of `predict_time`, microseconds."""
+    rows = []
+    for one in timed():
+        model = one["model"]
+        counts = (
+            model["load_sectors"],
+            model["store_sectors"],
+            model["red_sectors"] + model["atom_sectors"],
+            model["line"],
+            model["dram_bytes"] + model["written_bytes"],
+        )
+        for warm in (True, False):
+            time = one["warm_us" if warm else "cold_us"]
+            rows.append((f"{plain_name(one['case'])}, {'warm' if warm else 'cold'}", (*counts, warm), time))
+    return rows
+
+
 def source() -> str:
     """What the recorded figures were measured on."""
     machine = _recorded()["machine"]
@@ -338,3 +362,98 @@ def predictions(rows: Sequence[tuple[str, float, float]], whose: str) -> Picture
     return Picture(
         figure, f"Predicted and measured times of {len(rows)} launches, off by {off:.0%} in the median. {said}."
     )
+
+
+def launcher(kernel: Any, config: Callable[..., dict[str, int]]) -> Callable:
+    """A function of the operator's signature from a kernel and a way to cut calls for it, those of lab 6."""
+
+    def forward(value, spatial_shapes, level_start_index, sampling_locations, attention_weights):
+        B, S, M, D = value.shape
+        _, Q, _, L, K, _ = sampling_locations.shape
+        cut = config(Q, M, D, L, K, value.dtype)
+        out = value.new_empty(B, Q, M * D)
+        kernel[(-(-Q // cut["BLOCK_Q"]), B * M)](
+            value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out, Q, S,
+            M=M, D=D, L=L, K=K, **cut,
+        )  # fmt: skip
+        return out
+
+    return forward
+
+
+def many_queries(config: Callable[..., dict[str, int]]) -> Callable[..., dict[str, int]]:
+    """A way to cut that takes a small call for a piece of a large one: it is asked for 3000 queries."""
+    return lambda Q, *rest: config(3000, *rest)
+
+
+#: Clocks of `msda_core.bench`, in the order in which they tend to grow → what each is.
+CLOCKS = {
+    "device": "CUDA graph, warm",
+    "kernels": "profiler, warm",
+    "cold": "one replay, L2 flushed",
+    "eager": "launches back to back, dispatch included",
+}
+
+
+def race_picture(dtype: str, yours: dict[str, Callable]) -> tuple[Picture, str]:
+    """The race of `msda_core.race`: predicted for all, measured where there is a GPU, recorded figures where there is none.
+
+    Args:
+        dtype: "float32" or "float16".
+        yours: further contenders, launchers of the operator's signature.
+
+    Returns:
+        The picture, and where its figures come from, in a sentence.
+    """
+    from msda_core import race
+
+    table = {**race.contenders(), **yours}
+    here = not race.no_gpu()
+    if here:
+        measured = race.measure(table, dtype)
+        origin = f"Measured just now on {torch.cuda.get_device_name()}; predicted for an H200."
+    else:
+        found = race.recorded()
+        measured = found["rows"][dtype] if found else {"msda_core": shipped_times(dtype)}
+        origin = (
+            f"Not run here: {race.no_gpu()}. Predictions are the paper GPU's, a model; the other bars were recorded on "
+            f"another machine ({source()}), and none of them is yours."
+        )
+    names = list(dict.fromkeys([*table, *measured]))
+    predicted = {name: race.predict(forward, dtype) for name, forward in table.items() if name != "mmcv"}
+    return _race_bars(names, predicted, measured, dtype, "measured" if here else "recorded"), origin
+
+
+def shipped_times(dtype: str) -> dict[str, float]:
+    """What the shipped forward takes on an H200, for the race's call: {"device", "cold"}, microseconds."""
+    short = {"float32": "f32", "float16": "f16"}[dtype]
+    (found,) = [one for one in timed() if one["case"] == f"time_msda_forward_{short}"]
+    return {"device": found["warm_us"], "cold": found["cold_us"]}
+
+
+def _race_bars(names: Sequence[str], predicted: dict, measured: dict, dtype: str, word: str) -> Picture:
+    figure, axes = new_figure(10, 1.6 + 0.75 * len(names))
+    looks = {
+        "predicted": ("white", "//"),
+        "device": (BLUE, ""),
+        "kernels": (GREEN, ".."),
+        "cold": (PURPLE, "--"),
+        "eager": (ORANGE, "xx"),
+    }
+    shown, said = set(), []
+    for n, name in enumerate(names):
+        bars = {"predicted": predicted.get(name)} | {clock: measured.get(name, {}).get(clock) for clock in CLOCKS}
+        bars = {clock: time for clock, time in bars.items() if time is not None and time == time}
+        for k, (clock, time) in enumerate(bars.items()):
+            colour, hatch = looks[clock]
+            label = "predicted, a model" if clock == "predicted" else f"{word}: {CLOCKS[clock]}"
+            y = n + (k - (len(bars) - 1) / 2) * 0.16
+            axes.barh(y, time, 0.15, color=colour, hatch=hatch, edgecolor=GREY, label=None if label in shown else label)
+            axes.text(time * 1.03, y, f"{time:.1f}", va="center", fontsize=7)
+            shown.add(label)
+        said.append(f"{name}: " + ", ".join(f"{clock} {time:.1f}" for clock, time in bars.items()))
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.set(xscale="log", xlabel=f"µs, log scale; decoder, {dtype}")
+    axes.invert_yaxis()
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
+    return Picture(figure, f"Times of the forward in {dtype}, in µs, {word} and predicted. {'; '.join(said)}.")
