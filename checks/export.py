@@ -7,16 +7,17 @@ exported.
 
 import ast
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from checks.carry import Carried, carried
+from checks.carry import Carried, carried, load_answers
 from checks.exercise import find
 from checks.notebook import function_text, notebook_path
 
-__all__ = ["ROOTS", "NotYours", "Sources", "collect", "write"]
+__all__ = ["ROOTS", "NotYours", "Sources", "collect", "is_exercise", "needs_of", "source_of", "write"]
 
 #: What lab 10 ships; everything else follows from what these call.
 ROOTS = ("check_inputs", "MSDAFunction", "MyMSDeformAttn")
@@ -54,17 +55,14 @@ def collect() -> Sources:
         if (lab, name) in done:
             continue
         done.add((lab, name))
-        judged = carried(lab).judge(name) if _is_exercise(lab, name) else None
+        judged = carried(lab).judge(name) if is_exercise(lab, name) else None
         if judged is not None and not judged.theirs:
             raise NotYours(f"`{name}` of lab {lab} is not yours yet: {judged.reason}")
-        cell = function_text(notebook_path(lab).read_text(encoding="utf-8"), name)
-        if not cell:
-            raise NotYours(f"`{name}` has no cell of its own in lab {lab}.")
-        source = cell.split("\n", 1)[1].rstrip()
+        source = source_of(lab, name)
         cells.setdefault(lab, {})[name] = source
         sources.names.append(f"{lab}.{name}")
         lines = imports.setdefault(lab, set())
-        for needed in _needs(lab, name, source):
+        for needed in needs_of(lab, name, source):
             if isinstance(needed, tuple):
                 open_.append(needed)
                 if needed[0] != lab:
@@ -80,11 +78,19 @@ def collect() -> Sources:
     return sources
 
 
+def source_of(lab: str, name: str) -> str:
+    """A function's or class's text, as the learner wrote it."""
+    cell = function_text(notebook_path(lab).read_text(encoding="utf-8"), name)
+    if not cell:
+        raise NotYours(f"`{name}` has no cell of its own in lab {lab}.")
+    return cell.split("\n", 1)[1].rstrip()
+
+
 def _defines(line: str, name: str) -> bool:
     return line.startswith((f"def {name}(", f"class {name}(", f"class {name}:"))
 
 
-def _is_exercise(lab: str, name: str) -> bool:
+def is_exercise(lab: str, name: str) -> bool:
     try:
         find(f"{lab}.{name}")
     except ValueError:
@@ -92,9 +98,9 @@ def _is_exercise(lab: str, name: str) -> bool:
     return True
 
 
-def _needs(lab: str, name: str, source: str) -> list[Any]:
+def needs_of(lab: str, name: str, source: str) -> list[Any]:
     """What a function's text refers to: (lab, function) pairs, and lines that import or define the rest."""
-    namespace = _namespace(lab, name)
+    namespace = _namespace(lab)
     tree, needs = ast.parse(source), []
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -102,7 +108,10 @@ def _needs(lab: str, name: str, source: str) -> list[Any]:
             if isinstance(owner, Carried):
                 needs.append((repr(owner).split()[-1].rstrip(">"), node.attr))
     text = notebook_path(lab).read_text(encoding="utf-8")
-    for used in sorted({n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} & set(namespace) - {name}):
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    own = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    own |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)} | {name}
+    for used in sorted({node.id for node in names} & set(namespace) - own):
         thing = namespace[used]
         home = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or ""
         if isinstance(thing, Carried):
@@ -120,18 +129,11 @@ def _needs(lab: str, name: str, source: str) -> list[Any]:
     return needs
 
 
-def _namespace(lab: str, name: str) -> dict[str, Any]:
-    """The names a function of a notebook can see."""
-    import sys
-
-    carried(lab).judge(next(e for e in _exercises(lab)))  # the notebook is read
+def _namespace(lab: str) -> dict[str, Any]:
+    """The names that functions of a notebook can see."""
+    if f"learner_lab{lab}" not in sys.modules:
+        load_answers(lab)
     return vars(sys.modules[f"learner_lab{lab}"])
-
-
-def _exercises(lab: str) -> list[str]:
-    from checks.exercise import lab_exercises
-
-    return [e.function for e in lab_exercises(lab)]
 
 
 INIT = '''"""Multi-scale deformable attention, on kernels written by hand.

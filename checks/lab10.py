@@ -321,11 +321,17 @@ def _there_and_back(answer, grad_out: Tensor, value, shapes, starts, locations, 
     leaves = [t.detach().clone().requires_grad_() for t in (value, locations, attention)]
     try:
         out = answer.apply(leaves[0], shapes, starts, *leaves[1:])
-        return (out.detach(), *torch.autograd.grad(out, leaves, grad_out))
+        return (out.detach(), *_grads(out, leaves, grad_out))
     except RuntimeError as error:
         if "Function" in str(error):
             error.key = str(error)  # autograd says which gradient it cannot use: that tells mistakes apart
         raise
+
+
+def _grads(out: Tensor, leaves: list[Tensor], grad_out: Tensor) -> list[Tensor]:
+    """Gradients, zero where autograd finds no way from a leaf to the output."""
+    grads = torch.autograd.grad(out, leaves, grad_out, allow_unused=True)
+    return [torch.zeros_like(leaf) if grad is None else grad for grad, leaf in zip(grads, leaves)]
 
 
 def _truth(grad_out, value, shapes, starts, locations, attention):
@@ -549,7 +555,7 @@ def _layer(kind: type, sizes: tuple, parameters: list[Tensor], query, points, pi
     module = _loaded(kind, sizes, parameters)
     leaves = [t.detach().clone().requires_grad_() for t in (query, pixels)]
     out = module(leaves[0], points, leaves[1], shapes, starts, mask)
-    grads = torch.autograd.grad(out, [*leaves, *module.parameters()], grad_out)
+    grads = _grads(out, [*leaves, *module.parameters()], grad_out)
     return out.detach(), *grads[:2], torch.cat([g.flatten() for g in grads[2:]])
 
 
