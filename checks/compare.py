@@ -133,6 +133,8 @@ def describe(thing: Any) -> str:
         return f"a {type(thing).__name__} of {len(thing)}"
     if thing is None or isinstance(thing, (bool, numbers.Number)):
         return repr(thing)
+    if isinstance(thing, torch.dtype):
+        return _name(thing)
     text = repr(thing) if isinstance(thing, str) else f"a {type(thing).__name__}"
     return text if len(text) <= 60 else text[:57] + "…"
 
