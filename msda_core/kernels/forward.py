@@ -83,9 +83,10 @@ def msda_fwd_kernel(
             start = tl.load(starts_ptr + level).to(tl.int32)[None, :]
 
             x0, y0, fx, fy, left, right, top, bottom = corners(x * W - 0.5, y * H - 0.5, W, H)
-            offs_pixel = ((start + y0 * W + x0).to(OFFSET) * M + m[:, None]) * D
-            offs_00 = offs_pixel[:, :, None] + offs_d[None, None, :]
-            offs_10 = offs_00 + (W.to(OFFSET) * (M * D))[:, :, None]
+            pixel = start + y0 * W + x0
+            offs_00 = ((pixel.to(OFFSET) * M + m[:, None]) * D)[:, :, None] + offs_d[None, None, :]
+            # Not offs_00 plus a row: W would be loaded a second time, in the layout of the whole tile.
+            offs_10 = (((pixel + W).to(OFFSET) * M + m[:, None]) * D)[:, :, None] + offs_d[None, None, :]
             mask_00 = (mask_p & left & top)[:, :, None] & mask_d[None, None, :]
             mask_01 = (mask_p & right & top)[:, :, None] & mask_d[None, None, :]
             mask_10 = (mask_p & left & bottom)[:, :, None] & mask_d[None, None, :]

@@ -76,7 +76,7 @@ def launch(kernel, plan: Plan, tensors: tuple[Tensor | None, ...]) -> None:
     if INTERPRETED or guarded():
         kernel[plan.grid](*tensors, *plan.constants, num_warps=plan.num_warps)
         return
-    if device.index != torch.cuda.current_device():
+    if device.index != torch._C._cuda_getDevice():
         with torch.cuda.device(device):
             return launch(kernel, plan, tensors)
     pointers, dtypes, misaligned = [], [], 0

@@ -22,14 +22,21 @@ from msda_core.machine.launch import Launch, bind, tensors_of
 
 __all__ = ["guard", "guarded", "protect"]
 
-_active = threading.local()
+
+class _Active(threading.local):
+    """The guards of one thread, innermost last. A launch asks for them every time, so a thread without any must be quick."""
+
+    stack: list["guard"] | tuple = ()
+
+
+_active = _Active()
 _patched: list[tuple[type, str, object]] = []
 _patch_lock = threading.Lock()
 _everywhere: list["guard"] = []
 
 
 def _current() -> "guard | None":
-    stack = getattr(_active, "stack", None)
+    stack = _active.stack
     return stack[-1] if stack else (_everywhere[-1] if _everywhere else None)
 
 
@@ -97,7 +104,7 @@ class guard(contextlib.AbstractContextManager):
 
     def __enter__(self):
         _patch()
-        _active.__dict__.setdefault("stack", []).append(self)
+        _active.stack = [*_active.stack, self]
         if self._watch is not None:
             self._watch.__enter__()
         return self
@@ -105,7 +112,7 @@ class guard(contextlib.AbstractContextManager):
     def __exit__(self, *exc):
         if self._watch is not None:
             self._watch.__exit__(*exc)
-        _active.stack.remove(self)
+        _active.stack = [other for other in _active.stack if other is not self]
 
     def _run(self, kernel, args, kwargs):
         kwargs = dict(kwargs)
