@@ -745,7 +745,7 @@ def _time(answer, clock: Clock, title: str, **kernel) -> str:
         if not abs(yours / truth[name] - 1) <= OFF:
             wrong.append((name, yours, *_symptom(name, yours, truth, clock, kernel)))
     if not wrong:
-        return f"{title}: {pair[0]:.4g} and {pair[1]:.4g} µs, and {truth['warm']:.4g} and {truth['cold']:.4g} it is."
+        return f"{title}: warm {pair[0]:.4g} and cold {pair[1]:.4g} µs, and it takes {truth['warm']:.4g} and {truth['cold']:.4g}."
     said = "; ".join(f"{name} is {yours:.4g} µs, and {truth[name]:.4g} is right{why}" for name, yours, _, why in wrong)
     flushed = any(span.what == "flush" for span in clock.spans)
     raise Failed(f"{title}: your {said}.", (flushed, *((name, symptom) for name, _, symptom, _ in wrong)))

@@ -4,9 +4,10 @@ __generated_with = "0.25.2"
 app = marimo.App(width="medium", app_title="06 · Make it fast")
 
 with app.setup:
+    from statistics import median
+
     import marimo as mo
     import torch
-    from statistics import median
 
     import checks
     from checks.carry import lab05
@@ -82,30 +83,32 @@ def _(guess_tiling):
 @app.cell(hide_code=True)
 def _():
     tilings_dtype = mo.ui.dropdown(["float32", "float16"], value="float16", label="dtype")
-    tilings_dtype
-    return (tilings_dtype,)
+    tilings_shown = mo.ui.multiselect(["element", "point", "query"], value=["element", "point", "query"], label="tilings")
+    mo.hstack([tilings_dtype, tilings_shown], justify="start")
+    return tilings_dtype, tilings_shown
 
 
 @app.cell(hide_code=True)
-def _(guess_tiling, lab05_file, tilings_dtype):
+def _(guess_tiling, lab05_file, tilings_dtype, tilings_shown):
     lab05_file
-    (
-        mo.md(f"*{device.NO_TRITON or 'What each asks for shows here after your prediction.'}*")
-        if device.NO_TRITON or guess_tiling.value is None
-        else speed.requested(
-            tilings_dtype.value, ("element", "point", "query"), {"lab 5's launcher, yours or ours": lab05.msda_forward}
+    if device.NO_TRITON or guess_tiling.value is None:
+        _shown = mo.md(f"*{device.NO_TRITON or 'What each asks for shows here after your prediction.'}*")
+    else:
+        _picture = speed.requested(
+            tilings_dtype.value, tilings_shown.value, {"lab 5's launcher, yours or ours": lab05.msda_forward}
         )
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    Look at float16 and lab 5. A row of 32 channels is 64 bytes now, two sectors, and it is used to the last byte. But a
-    location is 4 bytes and a weight 2, and they cost a sector each all the same. Halving the bytes of `value` has made the
-    parameters a third of all traffic.
-    """)
+        _share = speed.parameters_share("query", tilings_dtype.value)
+        _shown = mo.vstack(
+            [
+                _picture,
+                mo.md(
+                    f"Rows of value come in whole sectors, in both dtypes. A location is two numbers and a weight one, and they "
+                    f"cost a sector each all the same: with a block of queries, **{_share:.0%}** of what is asked for in "
+                    f"{tilings_dtype.value} is parameters. Take `point` out to see it."
+                ),
+            ]
+        )
+    _shown
     return
 
 
@@ -123,7 +126,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     guess_occupancy = checks.predict(
-        "The compiler is told to use at most 64 registers a lane, so that 32 warps fit where there were 15 to 25. What happens to the time?",
+        "The compiler is told to use at most 64 registers a lane, so that 32 warps fit where there were 12 to 21. What happens to the time?",
         ["it gets shorter", "nothing", "it gets longer"],
     )
     guess_occupancy

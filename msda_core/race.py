@@ -1,6 +1,8 @@
-"""The race of lab 6: the same forward call by several kernels, predicted on the paper GPU, and timed where there is a GPU.
+r"""The race of lab 6: the same forward call by several kernels, predicted on the paper GPU, and timed where there is a GPU.
 
-    python -m msda_core.race --json msda_core/data/race_h200.json --peer lab5=solutions.lab05:msda_forward
+    python -m msda_core.race --json msda_core/data/race_h200.json \
+        --peer "lab 5=solutions.lab05:msda_forward" \
+        --peer "lab 6=solutions.lab06:msda_fwd_fast_kernel:launch_config"
 
 The call is a decoder's: B = 2, Q = 300, M = 8, D = 32, L = K = 4 on the pyramid of an 800 x 1333 image. Times are those of
 `msda_core.bench`: `device` by CUDA-graph replays, `kernels` by the profiler, `cold` after L2 was flushed, `host` what the
@@ -14,13 +16,14 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from msda_core import bench
 
-__all__ = ["RECORDED", "Silicon", "contenders", "measure", "no_gpu", "predict", "recorded"]
+__all__ = ["RECORDED", "Silicon", "contenders", "launcher", "many_queries", "measure", "no_gpu", "predict", "recorded"]
 
 B, Q, SAMPLE = 2, 300, 8
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
@@ -56,6 +59,28 @@ def contenders() -> dict[str, Forward]:
     except ImportError:
         pass
     return table
+
+
+def launcher(kernel: Any, config: Callable[..., dict[str, int]]) -> Callable:
+    """A function of the operator's signature from a kernel and a way to cut calls for it, those of lab 6."""
+
+    def forward(value, spatial_shapes, level_start_index, sampling_locations, attention_weights):
+        B, S, M, D = value.shape
+        _, Q, _, L, K, _ = sampling_locations.shape
+        cut = config(Q, M, D, L, K, value.dtype)
+        out = value.new_empty(B, Q, M * D)
+        kernel[(-(-Q // cut["BLOCK_Q"]), B * M)](
+            value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out, Q, S,
+            M=M, D=D, L=L, K=K, **cut,
+        )  # fmt: skip
+        return out
+
+    return forward
+
+
+def many_queries(config: Callable[..., dict[str, int]]) -> Callable[..., dict[str, int]]:
+    """A way to cut that takes a small call for a piece of a large one: it is asked for 3000 queries."""
+    return lambda Q, *rest: config(3000, *rest)
 
 
 def predict(forward: Forward, dtype: str) -> float:
@@ -175,15 +200,19 @@ class _SiliconEvent:
 
 
 def _load(where: str) -> Forward:
-    module, _, function = where.partition(":")
-    if not function:
-        raise ValueError(f"--peer must be NAME=MODULE:FUNCTION, got {where!r}. Is the function's name missing?")
-    return getattr(importlib.import_module(module), function)
+    """MODULE:FUNCTION of the operator's signature, or MODULE:KERNEL:CONFIG as in lab 6."""
+    module, *names = where.split(":")
+    if not 1 <= len(names) <= 2:
+        raise ValueError(
+            f"--peer must be NAME=MODULE:FUNCTION or NAME=MODULE:KERNEL:CONFIG, got {where!r}. Is the function's name missing?"
+        )
+    found = [getattr(importlib.import_module(module), name) for name in names]
+    return launcher(*found) if len(found) == 2 else found[0]
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m msda_core.race", description=__doc__.split("\n")[0])
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=MODULE:FUNCTION")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=MODULE:FUNCTION[:CONFIG]")
     parser.add_argument("--json", metavar="PATH", help="write every figure")
     options = parser.parse_args(arguments)
     if no_gpu():

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from msda_core.figures.forward import example_call
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Picture, new_figure
 from msda_core.machine.clock import Clock
+from msda_core.race import launcher, many_queries
 
 __all__ = [
     "TILINGS",
@@ -21,6 +25,7 @@ __all__ = [
     "cuts_under_registers",
     "launcher",
     "many_queries",
+    "parameters_share",
     "predictions",
     "race_picture",
     "recorded",
@@ -83,6 +88,12 @@ def counted(run: Callable[[], Any]) -> tuple[dict[str, int], int]:
     return sectors, requests
 
 
+def parameters_share(name: str, dtype: str) -> float:
+    """How much of what a tiling requests is locations, weights and tables."""
+    sectors, _ = _tiling_counts(name, dtype)
+    return sectors["parameters"] / sum(sectors.values())
+
+
 def requested(dtype: str, tilings: Sequence[str], yours: dict[str, Callable] | None = None) -> Picture:
     """Sectors and requests of several tilings for the same small call.
 
@@ -92,8 +103,8 @@ def requested(dtype: str, tilings: Sequence[str], yours: dict[str, Callable] | N
         yours: further launchers, with the operator's arguments, by the name to show.
     """
     rows = [(f"{name}: {TILINGS[name]}", *_tiling_counts(name, dtype)) for name in tilings]
-    for name, launcher in (yours or {}).items():
-        rows.append((name, *counted(lambda launcher=launcher: launcher(*typed_call(dtype)))))
+    for name, forward in (yours or {}).items():
+        rows.append((name, *counted(lambda forward=forward: forward(*typed_call(dtype)))))
     figure, axes = new_figure(10, 1.5 + 0.5 * len(rows))
     most = max(sum(sectors.values()) for _, sectors, _ in rows)
     for n, (_, sectors, requests) in enumerate(rows):
@@ -147,7 +158,7 @@ def cut_picture(report: Any, whose: str) -> Picture:
         axes.barh(n, min(1.0, share), color=BLUE if n < 2 else GREEN, hatch="" if n < 2 else "//", edgecolor="white")
         axes.text(min(1.0, share) + 0.01, n, text, va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
-    axes.set(xlim=(0, 1.45), xticks=[], title=f"{whose}, cut this way")
+    axes.set(xlim=(0, 1.45), xticks=[], title=f"{whose}, cut this way".replace("`", ""))
     axes.invert_yaxis()
     return Picture(figure, f"{whose}: " + "; ".join(f"{name} {text}" for name, _, text in rows) + ".")
 
@@ -258,7 +269,7 @@ def timeline(way: str, kernel: float, dispatch: float, fresh: bool = False, laun
     clock = Clock(idle_speed=1.0, trouble=0.0, sync=6.0)
     fn = clock.kernel(warm=kernel, dispatch=dispatch, compile=120.0 if fresh else 0.0)
     got = WAYS[way](fn, clock, launches)
-    figure, axes = new_figure(10, 2.7)
+    figure, axes = new_figure(10, 2.9)
     looks = {
         "dispatch": (ORANGE, "//"),
         "wait": ("#d9dee5", ""),
@@ -266,22 +277,21 @@ def timeline(way: str, kernel: float, dispatch: float, fresh: bool = False, laun
         "compile": (RED, "xx"),
         "kernel": (BLUE, ""),
     }
-    seen = {}
+    seen: dict[str, Any] = {}
     for span in clock.spans:
         row = 1 if span.who == "host" else 0
         if span.what == "event":
             axes.plot([span.start, span.start], [-0.42, 0.42], color="black", linewidth=1.6)
-            seen["event"] = "event"
+            seen["event"] = Line2D([], [], color="black", linewidth=1.6, label="event")
             continue
         colour, hatch = looks[span.what]
         axes.broken_barh(
             [(span.start, span.end - span.start)], (row - 0.35, 0.7), facecolor=colour, hatch=hatch, edgecolor="white"
         )
-        if span.what not in seen:
-            seen[span.what] = span.what
-            axes.text(span.start, row + 0.4, span.what, fontsize=8, va="bottom")
+        seen[span.what] = Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=span.what)
     end = max(span.end for span in clock.spans)
-    axes.set(yticks=[0, 1], yticklabels=["device", "host"], ylim=(-0.6, 1.75), xlim=(0, end * 1.02), xlabel="µs")
+    axes.set(yticks=[0, 1], yticklabels=["device", "host"], ylim=(-0.6, 1.6), xlim=(0, end * 1.02), xlabel="µs")
+    figure.legend(handles=list(seen.values()), loc="outside lower center", ncols=len(seen), frameon=False, fontsize=8)
     right = abs(got / kernel - 1) <= 0.03
     axes.set_title(
         f"{way}: {got:.1f} µs reported, {kernel:g} is right {'✓' if right else '✗'}", loc="left", fontsize=10
@@ -350,11 +360,16 @@ def predictions(rows: Sequence[tuple[str, float, float]], whose: str) -> Picture
         axes.plot([mine, time], [n, n], color=GREY, linewidth=1.2, zorder=1)
         axes.text(max(mine, time) * 1.1, n, f"{mine / time - 1:+.0%}", va="center", fontsize=8)
     axes.scatter(
-        [m for _, m, _ in rows], range(len(rows)), marker="o", color=ORANGE, label=f"predicted, {whose}", zorder=2
+        [m for _, m, _ in rows],
+        range(len(rows)),
+        marker="o",
+        color=ORANGE,
+        label=f"predicted, {whose}".replace("`", ""),
+        zorder=2,
     )
     axes.scatter([t for *_, t in rows], range(len(rows)), marker="D", color=BLUE, label="measured on an H200", zorder=2)
     axes.set_yticks(range(len(rows)), [name for name, *_ in rows], fontsize=8)
-    axes.set(xscale="log", xlabel="µs")
+    _log_axis(axes, "µs, log scale", [time for _, *both in rows for time in both])
     axes.invert_yaxis()
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     off = float(np.median([abs(m / t - 1) for _, m, t in rows]))
@@ -362,28 +377,6 @@ def predictions(rows: Sequence[tuple[str, float, float]], whose: str) -> Picture
     return Picture(
         figure, f"Predicted and measured times of {len(rows)} launches, off by {off:.0%} in the median. {said}."
     )
-
-
-def launcher(kernel: Any, config: Callable[..., dict[str, int]]) -> Callable:
-    """A function of the operator's signature from a kernel and a way to cut calls for it, those of lab 6."""
-
-    def forward(value, spatial_shapes, level_start_index, sampling_locations, attention_weights):
-        B, S, M, D = value.shape
-        _, Q, _, L, K, _ = sampling_locations.shape
-        cut = config(Q, M, D, L, K, value.dtype)
-        out = value.new_empty(B, Q, M * D)
-        kernel[(-(-Q // cut["BLOCK_Q"]), B * M)](
-            value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out, Q, S,
-            M=M, D=D, L=L, K=K, **cut,
-        )  # fmt: skip
-        return out
-
-    return forward
-
-
-def many_queries(config: Callable[..., dict[str, int]]) -> Callable[..., dict[str, int]]:
-    """A way to cut that takes a small call for a piece of a large one: it is asked for 3000 queries."""
-    return lambda Q, *rest: config(3000, *rest)
 
 
 #: Clocks of `msda_core.bench`, in the order in which they tend to grow → what each is.
@@ -440,7 +433,7 @@ def _race_bars(names: Sequence[str], predicted: dict, measured: dict, dtype: str
         "cold": (PURPLE, "--"),
         "eager": (ORANGE, "xx"),
     }
-    shown, said = set(), []
+    shown, said, longest = set(), [], []
     for n, name in enumerate(names):
         bars = {"predicted": predicted.get(name)} | {clock: measured.get(name, {}).get(clock) for clock in CLOCKS}
         bars = {clock: time for clock, time in bars.items() if time is not None and time == time}
@@ -451,9 +444,19 @@ def _race_bars(names: Sequence[str], predicted: dict, measured: dict, dtype: str
             axes.barh(y, time, 0.15, color=colour, hatch=hatch, edgecolor=GREY, label=None if label in shown else label)
             axes.text(time * 1.03, y, f"{time:.1f}", va="center", fontsize=7)
             shown.add(label)
+        longest += bars.values()
         said.append(f"{name}: " + ", ".join(f"{clock} {time:.1f}" for clock, time in bars.items()))
-    axes.set_yticks(range(len(names)), names, fontsize=9)
-    axes.set(xscale="log", xlabel=f"µs, log scale; decoder, {dtype}")
+    axes.set_yticks(range(len(names)), [name.replace("`", "") for name in names], fontsize=9)
+    _log_axis(axes, f"µs, log scale; decoder, {dtype}", longest)
     axes.invert_yaxis()
     figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
     return Picture(figure, f"Times of the forward in {dtype}, in µs, {word} and predicted. {'; '.join(said)}.")
+
+
+def _log_axis(axes: Any, label: str, values: Sequence[float]) -> None:
+    """A logarithmic axis with plain numbers, from a whole power of two to the next."""
+    low, high = (2.0 ** round_(np.log2(extreme(values))) for round_, extreme in ((np.floor, min), (np.ceil, max)))
+    axes.set(xscale="log", xlabel=label, xlim=(low, high * 1.3))
+    axes.set_xticks(2.0 ** np.arange(np.log2(low), np.log2(high) + 1))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
