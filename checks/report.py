@@ -20,6 +20,9 @@ STATES = {
     "not_run": ("–", "NOT RUN", "#5b6472", "#a8b1bf"),
 }
 
+#: So many checks are listed whole when something is wrong; of more, the worst, and the others behind a click.
+LISTED = 8
+
 
 @dataclass(frozen=True)
 class Check:
@@ -111,21 +114,30 @@ class Report:
             label += f" {self.worst.title}: {self.worst.message}"
         if self.mistake:
             label += f" Your answer is what you get {self.mistake.name}."
-        body = []
+        body, rest = [], ""
+        wrong = self.state in ("fail", "crash")
         if self.state != "todo":
-            rows = "".join(_row(check) for check in self.checks)
-            listing = f'<ul style="list-style:none;margin:.4em 0 0;padding:0">{rows}</ul>'
+            # A notebook cuts a tall output: of many checks the one to look at comes first, with what is known about it.
+            first = [self.worst] if wrong and len(self.checks) > LISTED else self.checks
+            listing = _rows(first)
             if self.state == "pass" and not any(c.status == "not_run" or c.message for c in self.checks):
                 listing = f'<details><summary style="cursor:pointer">What was checked</summary>{listing}</details>'
+            elif len(first) < len(self.checks):
+                others = [check for check in self.checks if check is not self.worst]
+                rest = (
+                    '<details style="margin-top:.5em"><summary style="cursor:pointer">'
+                    f"The other {len(others)} checks</summary>{_rows(others)}</details>"
+                )
             body.append(listing)
         if self.mistake:
             body.append(
                 '<p class="mistake" style="margin:.6em 0 0;padding:.5em .8em;border-left:3px solid currentColor">'
                 f"Your answer is what you get <strong>{_escape(self.mistake.name)}</strong>. {_escape(self.mistake.hint)}</p>"
             )
-        picture = self.worst.picture() if self.state in ("fail", "crash") and self.worst.picture else None
+        picture = self.worst.picture() if wrong and self.worst.picture else None
         if picture is not None:
             body.append(f'<div style="margin-top:.6em">{picture._repr_html_()}</div>')
+        body.append(rest)
         if self.state in ("fail", "crash") and self.worst.seed is not None:
             replay = f'checks.grade("{self.name}", {self.exercise.function}, seed={self.worst.seed})'
             body.append(
@@ -148,6 +160,11 @@ class Report:
             f" &nbsp;<code>{self.name}</code> &nbsp;{seconds}</div>"
             f"<div>{_escape(summary)}</div>{''.join(body)}</section>"
         )
+
+
+def _rows(checks: Iterable[Check]) -> str:
+    rows = "".join(_row(check) for check in checks)
+    return f'<ul style="list-style:none;margin:.4em 0 0;padding:0">{rows}</ul>'
 
 
 def _row(check: Check) -> str:
