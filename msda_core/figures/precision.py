@@ -1,6 +1,5 @@
 """Figures about sixteen bits: sums that stop, listings, and points that move (lab 09)."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -141,10 +140,9 @@ def listing(
         if own:
             axes.add_patch(Rectangle((0, r - 0.5), 0.47, 1, facecolor="#fbe9c8", edgecolor=ORANGE))
             axes.plot([0.47, 0.52], [r, 0], color=ORANGE, linewidth=1.5)
-        cut = (
-            textwrap.shorten(text[margin:].rstrip(), 66, placeholder=" …") if len(text) - margin > 68 else text[margin:]
-        )
-        axes.text(0.005, r, f"{'▶' if own else ' '}{cut.rstrip()}", **mono)
+        cut = text[margin:].rstrip()
+        cut = cut if len(cut) <= 76 else f"{cut[:75]}…"
+        axes.text(0.005, r, f"{'▶' if own else ' '}{cut}", **mono)
     for r, text in enumerate(ptx[:rows]):
         what = any(word in text for word in ("red.", "atom."))
         cut = " ".join(text.split())
@@ -264,7 +262,7 @@ def moved_points(error, W: int) -> tuple[Picture, dict[str, tuple[float, float]]
     Returns:
         The picture, and name → (mean, largest) at W.
     """
-    widths = [2**p for p in range(3, 11)]
+    widths = [13, 21, 42, 84, 167, 334, 667, 1333]  # no powers of two: those multiply without rounding
     x = torch.linspace(0, 1, 10_001, dtype=torch.float64)
 
     def computed(dtype, width):
@@ -284,8 +282,9 @@ def moved_points(error, W: int) -> tuple[Picture, dict[str, tuple[float, float]]
     axes.axhline(0.5, color=GREY, linewidth=1)
     axes.text(widths[0], 0.56, "half a pixel", color=GREY, fontsize=8)
     axes.axvline(W, color=GREY, linestyle="--", linewidth=1)
-    axes.set_xscale("log", base=2)
-    axes.set(yscale="log", xlabel="width of the level (pixels)", ylabel="largest error (pixels)")
+    axes.set(xscale="log", yscale="log", xlabel="width of the level (pixels)", ylabel="largest error (pixels)")
+    axes.set_xticks(widths, [str(w) for w in widths], minor=False)
+    axes.minorticks_off()
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
     told = "; ".join(f"{name} {mean:.2g} on average and {most:.2g} at most" for name, (mean, most) in at.items())
     return Picture(figure, f"How far a location is moved, against the width of the level. At {W} pixels: {told}."), at
