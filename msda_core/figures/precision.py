@@ -126,7 +126,7 @@ def listing(
     """
     line = min(marked)
     start = max(first, line - 5)
-    shown = [(n, source[n - first]) for n in range(start, min(first + len(source), line + 3))]
+    shown = [(n, source[n - first]) for n in range(start, line + 1)]
     margin = min((len(text) - len(text.lstrip()) for _, text in shown if text.strip()), default=0)
     every = list(marked[line])
     at = next((k for k, text in enumerate(every) if "red." in text or "atom." in text), 0)
