@@ -462,7 +462,7 @@ exercise(
     guarded=True,
     limit=LIMIT,
     parts=("the output", "grad_value", "grad_loc", "grad_attn"),
-    carries=("05.msda_forward", "08.msda_backward"),
+    carries=("05.msda_forward", "08.msda_backward", "09.msda_backward_switched"),
     mistakes=[
         Mistake(
             "when there are three gradients for five arguments",
@@ -668,7 +668,7 @@ exercise(
     guarded=True,
     limit=LIMIT,
     parts=("the output", "the gradient of query", "the gradient of input_flatten", "the gradient of the parameters"),
-    carries=("05.msda_forward", "08.msda_backward"),
+    carries=("05.msda_forward", "08.msda_backward", "09.msda_backward_switched"),
     mistakes=[
         Mistake(
             "when the softmax runs over the points of each level",

@@ -12,7 +12,7 @@ with app.setup:
 
     import checks
     from checks import shipping, wild
-    from checks.carry import lab05, lab08
+    from checks.carry import lab05, lab08, lab09
     from msda_core.figures import detector
 
 
@@ -35,7 +35,8 @@ def _():
 def _():
     lab05_file = checks.watch("05")
     lab08_file = checks.watch("08")
-    files = (lab05_file, lab08_file)
+    lab09_file = checks.watch("09")
+    files = (lab05_file, lab08_file, lab09_file)
     return (files,)
 
 
@@ -45,10 +46,11 @@ def _(files):
     mo.vstack(
         [
             mo.md(
-                "Your answers call `lab05.msda_forward` and `lab08.msda_backward`, which you wrote. They are read from your "
-                "notebooks, and read again whenever you save one."
+                "Your answers call `lab05.msda_forward` and `lab08.msda_backward`, which you wrote, or "
+                "`lab09.msda_backward_switched` in the latter's place. They are read from your notebooks, and read again "
+                "whenever you save one."
             ),
-            checks.underneath("05.msda_forward", "08.msda_backward"),
+            checks.underneath("05.msda_forward", "08.msda_backward", "09.msda_backward_switched"),
         ]
     )
     return
@@ -210,6 +212,8 @@ class MSDAFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_out):
         """`lab08.msda_backward`: one gradient for each argument of forward after ctx, None for those that have none.
+
+        Or `lab09.msda_backward_switched`, which wants to know the GPU's capability.
 
         Args:
             ctx: as the forward left it.

@@ -112,6 +112,8 @@ class MSDAFunction(torch.autograd.Function):
     def backward(ctx, grad_out):
         """`lab08.msda_backward`: one gradient for each argument of forward after ctx, None for those that have none.
 
+        Or `lab09.msda_backward_switched`, which wants to know the GPU's capability.
+
         Args:
             ctx: as the forward left it.
             grad_out: (B, Q, M * D), how the loss changes with each number of the output; any strides.
