@@ -72,6 +72,16 @@ exercise(
             "The edge comes before the centre of the first pixel. Which side of 0 is that?",
         ),
         Mistake(
+            "when the half is taken off before multiplying",
+            lambda location, size: (location - 0.5) * size,
+            "Half a location is half the image. You want half a pixel.",
+        ),
+        Mistake(
+            "when the result is kept inside the image",
+            lambda location, size: min(max(location * size - 0.5, 0.0), size - 1.0),
+            "A point may lie outside, and the edge itself is half a pixel outside of the first centre. Let it be negative.",
+        ),
+        Mistake(
             "when locations are clamped to the image",
             lambda location, size: min(max(location, 0.0), 1.0) * size - 0.5,
             "A location outside [0, 1] is allowed: it is a pixel coordinate outside the image.",
@@ -193,6 +203,16 @@ def _sample(image, x, y, *, down=floor, pixel=None, keep=None):
     return sample
 
 
+def _swapped_bounds(image, x, y):
+    W, H, D = image.shape
+    (x0, y0), weights = _corners(x, y)
+    sample = image.new_zeros(D)
+    for (i, j), weight in zip(((x0, y0), (x0 + 1, y0), (x0, y0 + 1), (x0 + 1, y0 + 1)), weights):
+        if 0 <= i < W and 0 <= j < H:
+            sample = sample + weight * image[j, i]
+    return sample
+
+
 def _nearest(image, i, j):
     H, W, _ = image.shape
     return image[min(max(j, 0), H - 1), min(max(i, 0), W - 1)]
@@ -286,6 +306,16 @@ exercise(
             "A corner outside is zero, and it keeps its weight: near the border the sample fades.",
         ),
         Mistake(
+            "when H and W of `image.shape` are swapped",
+            _swapped_bounds,
+            "`image.shape` is (H, W, D): rows first. Which of them does a column have to be smaller than?",
+        ),
+        Mistake(
+            "when the four pixels are added without their weights",
+            lambda image, x, y: 4 * _sample(image, floor(x) + 0.5, floor(y) + 0.5),
+            "Each pixel counts by its weight, and the four weights sum to one.",
+        ),
+        Mistake(
             "when the result is always float32",
             lambda image, x, y: reference.bilinear_sample(image, x, y).float(),
             "Make the result with `image.new_zeros`, and it has image's dtype.",
@@ -328,7 +358,7 @@ def one_level(draw: Draw):
 
 def three_levels(draw: Draw):
     """each level has its own pixels and its own size"""
-    return _msda_inputs(draw, shapes=((2, 5), (3, 1), (4, 2)), Q=1)
+    return _msda_inputs(draw, shapes=((2, 5), (3, 1), (4, 2)), Q=1, M=1)
 
 
 def several_heads(draw: Draw):
@@ -345,6 +375,34 @@ def weights_that_do_not_sum_to_one(draw: Draw):
     """the weights are used as they are"""
     value, shapes, locations, weights = _msda_inputs(draw)
     return value, shapes, locations, 3 * weights
+
+
+def double_precision(draw: Draw):
+    """the result is in value's dtype"""
+    value, shapes, locations, weights = _msda_inputs(draw, Q=1, M=1)
+    return value.double(), shapes, locations.double(), weights.double()
+
+
+def _loops(value, spatial_shapes, sampling_locations, attention_weights, *, step=None, assign=False, restart=True):
+    """The five loops, with the ways to lose count of them: how far a level's start moves, and when it goes back to zero."""
+    B, S, M, D = value.shape
+    Q, K = sampling_locations.shape[1], sampling_locations.shape[4]
+    out = value.new_zeros(B, Q, M, D)
+    start = 0
+    for b in range(B):
+        for q in range(Q):
+            for m in range(M):
+                start = 0 if restart else start
+                for level, (H, W) in enumerate(spatial_shapes.tolist()):
+                    image = value[b, start : start + H * W, m].reshape(H, W, D)
+                    start += H * W if step is None else step(H, W)
+                    for k in range(K):
+                        x, y = sampling_locations[b, q, m, level, k].tolist()
+                        sample = attention_weights[b, q, m, level, k] * reference.bilinear_sample(
+                            image, x * W - 0.5, y * H - 0.5
+                        )
+                        out[b, q, m] = sample if assign else out[b, q, m] + sample
+    return out.reshape(B, Q, M * D)
 
 
 def _without_starts(value, spatial_shapes, sampling_locations, attention_weights):
@@ -368,7 +426,14 @@ def _heads_last(value, spatial_shapes, sampling_locations, attention_weights):
 exercise(
     "01.msda_loops",
     reference=_msda,
-    cases=[one_level, three_levels, several_heads, two_images, weights_that_do_not_sum_to_one],
+    cases=[
+        one_level,
+        three_levels,
+        several_heads,
+        two_images,
+        weights_that_do_not_sum_to_one,
+        double_precision,
+    ],
     axes=["image", "query", "channel"],
     forbid=NO_GRID_SAMPLE,
     mistakes=[
@@ -424,6 +489,45 @@ exercise(
             "`value` has a batch axis too.",
         ),
         Mistake(
+            "when every head reads the channels of head 0",
+            lambda value, shapes, locations, weights: _msda(
+                value[:, :, :1].expand_as(value).contiguous(), shapes, locations, weights
+            ),
+            "`value` is (B, S, M, D): which of its axes is the head, and is it one of your indices?",
+        ),
+        Mistake(
+            "when a sample replaces the sum so far",
+            lambda *args: _loops(*args, assign=True),
+            "Only the last point is left. Which operator adds to what is already there?",
+        ),
+        Mistake(
+            "when the start of a level moves by its height only",
+            lambda *args: _loops(*args, step=lambda H, W: H),
+            "How many pixels does a level have?",
+        ),
+        Mistake(
+            "when the start of a level moves by its width only",
+            lambda *args: _loops(*args, step=lambda H, W: W),
+            "How many pixels does a level have?",
+        ),
+        Mistake(
+            "when the start is not set back to zero for the next query or head",
+            lambda *args: _loops(*args, restart=False),
+            "After the last level comes level 0 again. In which of your loops does `start = 0` belong?",
+        ),
+        Mistake(
+            "when x is scaled by H and y by W",
+            lambda value, shapes, locations, weights: _msda(
+                value, shapes, locations * (shapes / shapes.flip(-1))[None, None, None, :, None], weights
+            ),
+            "x runs along a row. How many pixels does a row have, H or W?",
+        ),
+        Mistake(
+            "when the result is always float32",
+            lambda value, shapes, locations, weights: _msda(value, shapes, locations, weights).float(),
+            "Make the result with `value.new_zeros`, and it has value's dtype.",
+        ),
+        Mistake(
             "when the weights are normalised once more",
             lambda value, shapes, locations, weights: _msda(
                 value, shapes, locations, weights / weights.sum((-1, -2), keepdim=True)
@@ -451,13 +555,15 @@ def _grid_sample(image, u, v, align_corners, padding_mode):
     return grid_sample(stacked, grid, padding_mode=padding_mode, align_corners=align_corners).flatten()
 
 
-def _convention(align_corners: bool, padding_mode: str, what: str):
+def _convention(align_corners: bool, padding_mode: str, what: str, near: bool = False):
     def case(draw: Draw):
         sign = 1 if draw.integer(0, 1) else -1
-        return _image(draw), draw.number(1.05, 1.9) * sign, draw.number(-0.9, 0.9), align_corners, padding_mode
+        u = draw.number(1.02, 1.08) if near else draw.number(1.1, 1.9)
+        return _image(draw), u * sign, draw.number(-0.9, 0.9), align_corners, padding_mode
 
-    case.__name__ = f"{padding_mode}_{'centres' if align_corners else 'edges'}"
-    case.__doc__ = f"-1 and 1 on {'the outermost centres' if align_corners else 'the edges'}; outside, {what}"
+    where = "centres" if align_corners else "edges"
+    case.__name__ = f"{padding_mode}_{where}{'_near' if near else ''}"
+    case.__doc__ = f"-1 and 1 on {'the outermost centres' if align_corners else 'the edges'}; {'just ' if near else ''}outside, {what}"
     return case
 
 
@@ -478,9 +584,14 @@ exercise(
     "01.sample_like_torch",
     reference=_grid_sample,
     cases=[
-        _convention(align_corners, mode, what)
-        for align_corners in (False, True)
-        for mode, what in (("zeros", "zero"), ("border", "the nearest pixel"), ("reflection", "a mirror"))
+        # Zero padding and the mirror show what they do just outside, where something of the border is left.
+        _convention(False, "zeros", "the border fades", near=True),
+        _convention(False, "border", "the nearest pixel"),
+        _convention(False, "reflection", "a mirror at the edge", near=True),
+        _convention(False, "reflection", "a mirror at the edge"),
+        _convention(True, "zeros", "the border fades", near=True),
+        _convention(True, "border", "the nearest pixel"),
+        _convention(True, "reflection", "a mirror at the centre of the last pixel"),
     ],
     axes=["channel"],
     forbid=NO_GRID_SAMPLE,
@@ -491,6 +602,41 @@ exercise(
             "when align_corners is ignored",
             lambda image, u, v, align_corners, padding_mode: _grid_sample(image, u, v, False, padding_mode),
             "With align_corners, -1 and 1 are the centres of the outermost pixels: how many steps lie between them?",
+        ),
+        Mistake(
+            "when -1 and 1 are always the centres of the outermost pixels",
+            lambda image, u, v, align_corners, padding_mode: _grid_sample(image, u, v, True, padding_mode),
+            "That is align_corners=True. Without it, -1 and 1 are the edges of the image, half a pixel further out.",
+        ),
+        Mistake(
+            "when the half pixel is missing",
+            lambda image, u, v, align_corners, padding_mode: _grid_sample(
+                image,
+                u if align_corners else u + 1 / image.shape[1],
+                v if align_corners else v + 1 / image.shape[0],
+                align_corners,
+                padding_mode,
+            ),
+            "Without align_corners, -1 is the edge of the first pixel. Where is its centre?",
+        ),
+        Mistake(
+            "when u and v are swapped",
+            lambda image, u, v, align_corners, padding_mode: _grid_sample(image, v, u, align_corners, padding_mode),
+            "u goes across, along a row; v goes down.",
+        ),
+        Mistake(
+            "when a point outside is zero as a whole",
+            lambda image, u, v, align_corners, padding_mode: (
+                image.new_zeros(image.shape[-1])
+                if padding_mode == "zeros" and max(abs(u), abs(v)) > 1
+                else _grid_sample(image, u, v, align_corners, padding_mode)
+            ),
+            "The corners inside still count: `bilinear_sample` knows how the border fades.",
+        ),
+        Mistake(
+            "when a reflected point may lie between the mirror and the outermost centre",
+            lambda *args: _reflected_without_clamp(*args),
+            "Behind the last centre there is no second pixel to mix with. What does border padding do with such a point?",
         ),
         Mistake(
             "when the padding mode is ignored",
@@ -522,5 +668,17 @@ def _mirror_at_centres(image, u, v, align_corners, padding_mode):
     def fold(t, size):
         x = abs((t + 1) / 2 * size - 0.5) % (2 * (size - 1))
         return min(x, 2 * (size - 1) - x)
+
+    return reference.bilinear_sample(image, fold(u, W), fold(v, H))
+
+
+def _reflected_without_clamp(image, u, v, align_corners, padding_mode):
+    if align_corners or padding_mode != "reflection":
+        return _grid_sample(image, u, v, align_corners, padding_mode)
+    H, W, _ = image.shape
+
+    def fold(t, size):
+        x = abs((t + 1) / 2 * size) % (2 * size)
+        return min(x, 2 * size - x) - 0.5
 
     return reference.bilinear_sample(image, fold(u, W), fold(v, H))

@@ -13,6 +13,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from checks import notebook
 from checks.doctor import find_chromium
 from checks.exercise import LABS
@@ -71,6 +73,13 @@ def serving(path: Path) -> Iterator[str]:
             server.wait(10)
         except subprocess.TimeoutExpired:
             server.kill()
+
+
+def cpu_seconds(address: str) -> float:
+    """What a served notebook has cost so far, its kernel included: unlike wall time, the same on a busy machine."""
+    port = address.rsplit(":", 1)[1]
+    (server,) = [one for one in psutil.Process().children() if port in one.cmdline()]
+    return sum(t.user + t.system for t in (one.cpu_times() for one in (server, *server.children(recursive=True))))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,10 @@ from checks.tests.conftest import blank_text
 
 pytestmark = pytest.mark.browser
 
-FIRST_VERDICT = 10.0  # seconds from the command, once everything is installed
+# Seconds from the command to the first verdict, once everything is installed. Counted in the processor time of marimo and
+# its kernel, which one after the other do all there is to wait for: tests run side by side, and wall time would count
+# the neighbours.
+FIRST_VERDICT = 10.0
 
 
 def image_of(page, alt: str) -> str:
@@ -32,7 +35,7 @@ def test_the_first_lab_from_the_command_to_saved_work():
             with browser.serving(path) as address:
                 page.goto(address)
                 browser.wait_state(page, "01.to_pixels", "todo")
-                first = time.perf_counter() - started
+                first, waited = browser.cpu_seconds(address), time.perf_counter() - started
                 page.locator("[data-closing='01'][data-passed='0']").wait_for()
                 assert not errors(page)
 
@@ -85,7 +88,7 @@ def test_the_first_lab_from_the_command_to_saved_work():
                 page.reload()
                 browser.wait_state(page, "01.to_pixels", "pass")
                 assert "return location * size - 0.5" in page.locator(f'[data-cell-id="{cell}"]').inner_text()
-    print(f"first verdict {first:.1f} s after the command; verdict {verdict_after:.2f} s after an edit")
+    print(f"first verdict {waited:.1f} s after the command ({first:.1f} s of work), {verdict_after:.2f} s after an edit")
     assert first < FIRST_VERDICT, f"the first verdict took {first:.1f} s"
 
 
