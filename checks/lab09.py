@@ -498,7 +498,6 @@ CALLS = (
     (torch.float16, (8, 0), None),
     (torch.bfloat16, (9, 0), None),
     (torch.bfloat16, (8, 0), None),
-    (torch.float16, (9, 0), True),
 )
 
 

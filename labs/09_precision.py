@@ -627,7 +627,7 @@ def _():
 
     ## What it means
 
-    - A narrow sum stops growing where one share is less than half the distance to the next number. More additions do not help.
+    - A narrow sum stops growing where one share is no more than half the distance to the next number. More additions do not help.
     - Whether a GPU adds a dtype in one instruction is written in the listing. Ask it, not a list of names.
     - Order and alignment are part of the instruction too: lose one, and the same line of source becomes another program.
     - Each number has its own needs: sums need bits, locations need them most, and `value` hardly any.

@@ -269,7 +269,7 @@ def moved_points(error, W: int) -> tuple[Picture, dict[str, tuple[float, float]]
         lost = ((x.to(dtype) * width - 0.5).double() - (x * width - 0.5)).abs()
         return lost.mean().item(), lost.max().item()
 
-    figure, axes = new_figure(8, 3.8)
+    figure, axes = new_figure(8, 3.0)
     at = {}
     for name in ("bfloat16", "float16", "float32"):
         dtype, (marker, colour) = getattr(torch, name), MARKS[name]
