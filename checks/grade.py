@@ -20,7 +20,7 @@ from torch import Tensor
 from checks import compare, kernels
 from checks.call import Outcome, call
 from checks.carry import carried
-from checks.exercise import Draw, Exercise, Failed, Mistake, NotRun, find
+from checks.exercise import Draw, Exercise, Failed, Mistake, NotRun, find, lab_exercises
 from checks.report import Check, Report
 from msda_core import device
 
@@ -113,6 +113,7 @@ class _Run:
         self.printed = ""
         self.outcomes: list[tuple[Callable, int, Outcome]] = []  # in order, for recognising mistakes
         self._failing: list[tuple[Callable, int, Outcome]] = []  # those that did not hold
+        self._states: list[str] = []  # how: "fail" or "crash"
         self._launches: list = []
         self._compilation: kernels.Compilation | None = None
         self._bar = _Bar(exercise.name, len(exercise.cases) + len(exercise.properties)) if progress else None
@@ -125,6 +126,7 @@ class _Run:
                 checks.append(check)
                 if check.status in ("fail", "crash"):
                     self._failing.append(self.outcomes[-1])
+                    self._states.append(check.status)
                 if self._bar:
                     self._bar.step()
                 if check.status == "todo":
@@ -136,11 +138,27 @@ class _Run:
             state = _overall(checks)
             mistake = None
             if diagnose and state in ("fail", "crash"):
-                mistake = self._recognise()
+                mistake = self._recognise(self._failing[self._states.index(state)] if state in self._states else None)
             score = None
             if state == "pass" and exercise.score is not None:
                 score = exercise.score(self.answer)
-        return Report(exercise, state, checks, mistake=mistake, printed=self.printed, score=score)
+        advice = self._unfinished() if state in ("fail", "crash") and self.watched else ""
+        return Report(exercise, state, checks, mistake=mistake, printed=self.printed, score=score, advice=advice)
+
+    def _unfinished(self) -> str:
+        """A word about another answer of this lab that this one calls and that does not pass: mend that first."""
+        function = getattr(self.answer, "fn", self.answer)
+        scope, lost = getattr(function, "__globals__", {}), []
+        for other in lab_exercises(self.exercise.lab):
+            helper = scope.get(other.function)
+            if other is self.exercise or helper is None or other.function not in _names(function):
+                continue
+            known = _LATEST.get(other.name)
+            report = known[1] if known and known[0] is helper else None
+            report = report or grade(other.name, helper, diagnose=False, progress=False)
+            if report.state not in ("pass", "not_run"):
+                lost.append(f"`{other.function}`")
+        return f"It calls your {' and '.join(lost)}, which does not pass yet: mend that first." if lost else ""
 
     def _compiles(self) -> Check:
         verdict = lambda status, message="": Check("compiles", "a GPU's compiler accepts it", status, message)  # noqa: E731
@@ -258,7 +276,7 @@ class _Run:
             return verdict(*(kernels.finding(outcome.error) or ("crash", _crash_message(outcome))))
         return verdict("pass", outcome.value or "")
 
-    def _recognise(self) -> Mistake | None:
+    def _recognise(self, shown: tuple | None) -> Mistake | None:
         """The known mistake that behaves as this answer did in every case that ran, and not as the reference does.
 
         First to the element at which a kernel was stopped, then to the tensor; and if no mistake explains everything,
@@ -274,10 +292,10 @@ class _Run:
         rest = [one for one in self.outcomes if usable(one[2]) and not is_property(one) and id(one[2]) not in known]
         everything = sorted(failing + rest, key=is_property)
         behaviour: dict = {}  # the same on this run's own seed
-        for picked in (everything, failing[-1:]):
+        for picked in (everything, [one for one in failing if one is shown]):
             for exactly in (True, False):
                 for mistake in self.exercise.mistakes:
-                    if all(self._behaves(behaviour, mistake, exactly, *one) for one in picked):
+                    if picked and all(self._behaves(behaviour, mistake, exactly, *one) for one in picked):
                         return mistake
         return None
 
@@ -308,6 +326,15 @@ class _Run:
             around=self._around(mistake.answer),
             watched=False,
         )
+
+
+def _names(function: Any) -> set[str]:
+    """The names a function mentions, those of functions inside it included."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return set()
+    inner = (constant for constant in code.co_consts if hasattr(constant, "co_names"))
+    return set(code.co_names).union(*(one.co_names for one in inner))
 
 
 def _overall(checks: list[Check]) -> str:

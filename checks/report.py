@@ -57,6 +57,7 @@ class Report:
     mistake: Mistake | None = None
     printed: str = ""
     score: str | None = None
+    advice: str = ""
     seconds: float = 0.0
     source: str = field(default="", repr=False)
 
@@ -89,6 +90,8 @@ class Report:
             lines = [head + title]
         if self.mistake:
             lines += _indent(f"Your answer is what you get {self.mistake.name}. {self.mistake.hint}")
+        if self.advice:
+            lines += _indent(self.advice)
         if self.state in ("fail", "crash") and self.worst.seed is not None:
             lines += _indent(f"Must hold: {self.worst.title}. Replay with --seed {self.worst.seed}.")
         for check in self.checks:
@@ -129,6 +132,8 @@ class Report:
                     f"The other {len(others)} checks</summary>{_rows(others)}</details>"
                 )
             body.append(listing)
+        if self.advice:
+            body.append(f'<p class="advice" style="margin:.6em 0 0;font-weight:600">{_escape(self.advice)}</p>')
         if self.mistake:
             body.append(
                 '<p class="mistake" style="margin:.6em 0 0;padding:.5em .8em;border-left:3px solid currentColor">'

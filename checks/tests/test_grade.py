@@ -270,3 +270,37 @@ def test_an_unknown_exercise_lists_the_known_ones():
         ValueError, match=r"there is no exercise '01.nothing'. Lab 01 has 01.to_pixels, 01.corner_weights"
     ):
         grade("01.nothing", lambda: None)
+
+
+def test_a_failing_helper_of_the_same_lab_is_named_first():
+    scope = {}
+    exec("def to_pixels(location, size):\n    return location * size\n", scope)
+    source = "def msda_loops(value, shapes, locations, weights):\n    return value * to_pixels(0.5, 4)\n"
+    exec(source, scope)
+    report = grade("01.msda_loops", scope["msda_loops"])
+    assert report.advice == "It calls your `to_pixels`, which does not pass yet: mend that first."
+    assert report.advice in " ".join(report.text().split())
+    assert "which does not pass yet: mend that first." in report._repr_html_()
+    scope["to_pixels"] = lab01.to_pixels.__class__(lab01.to_pixels.__code__, scope, "to_pixels")
+    assert grade("01.msda_loops", scope["msda_loops"]).advice == ""
+
+
+def test_a_mistake_explains_the_check_that_is_shown():
+    def bilinear_sample(image, x, y):
+        H, W, D = image.shape
+        (x0, y0), weights = lab01_corner_weights(x, y)
+        sample = torch.zeros(D)
+        for (i, j), weight in zip(((x0, y0), (x0 + 1, y0), (x0, y0 + 1), (x0 + 1, y0 + 1)), weights):
+            if i < W and j < H:
+                sample = sample + weight * image[j, i]
+        return sample
+
+    report = grade("01.bilinear_sample", bilinear_sample)
+    assert report.worst.name == "half_outside"
+    assert report.mistake.name == "when Python's negative index wraps round to the other side"
+
+
+def lab01_corner_weights(x, y):
+    x0, y0 = int(x // 1), int(y // 1)
+    fx, fy = x - x0, y - y0
+    return (x0, y0), ((1 - fx) * (1 - fy), fx * (1 - fy), (1 - fx) * fy, fx * fy)
