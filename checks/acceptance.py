@@ -271,7 +271,7 @@ def _in_double(sources: export.Sources) -> Iterator[SimpleNamespace]:
 NOT_TRIED = (
     ("compile", "torch.compile(fullgraph=True), torch.export and vmap", "an autograd.Function around Triton launches has no "
      "registered operator for them to see; `msda_core.ops` registers one with torch.library."),
-    ("deterministic", "the same bits on every run", "atomics add in any order; see the open ground below."),
+    ("deterministic", "the same bits on every run", "atomics add in any order, so two runs differ in the last digits."),
     ("autocast", "mixed precision that casts by itself", "`check_inputs` refuses mixed 16-bit dtypes instead."),
 )  # fmt: skip
 
