@@ -411,6 +411,33 @@ exercise(
     limit=LIMIT,
     axes=["batch item", "query", "channel"],
     mistakes=[
+        # The wasteful ones first: they behave like a right answer in every check but one, which is slow to find out.
+        Mistake(
+            "when a corner reads one channel at a time",
+            _wrong(*IN_A_LOOP),
+            "A sector holds 8 channels in float32. If the lanes of a warp read one channel each of different pixels, what "
+            "happens to the other 7? Which axis of the tile should lie along memory?",
+        ),
+        Mistake(
+            "when the sum is kept in memory",
+            _wrong(*THROUGH_MEMORY),
+            "A sum that every corner loads and stores again crosses the chip each time. Registers are free.",
+        ),
+        Mistake(
+            "when every head of a pixel is read for one",
+            _wrong(*EVERY_HEAD),
+            "The heads of a pixel lie together, but this program needs one of them.",
+        ),
+        Mistake(
+            "when a pixel is read where none is needed, and thrown away",
+            _wrong(corner=READ_AND_DROP),
+            "Its weight is zero, so the result is right, and its bytes have been fetched all the same. Which mask stops a load?",
+        ),
+        Mistake(
+            "when one query after the other is read by the whole program",
+            _wrong(*ONE_BY_ONE),
+            "32 channels are one warp's worth of lanes. What do the other three warps of the program load meanwhile?",
+        ),
         Mistake(
             "when the sum is kept in value's dtype",
             _wrong(
@@ -639,32 +666,6 @@ exercise(
             "when the batch item's place in memory is computed in 32 bits",
             _wrong((".to(tl.int64)", "")),
             "b times S times M times D: which of these must be wider before they are multiplied?",
-        ),
-        Mistake(
-            "when a corner reads one channel at a time",
-            _wrong(*IN_A_LOOP),
-            "A sector holds 8 channels in float32. If the lanes of a warp read one channel each of different pixels, what "
-            "happens to the other 7? Which axis of the tile should lie along memory?",
-        ),
-        Mistake(
-            "when the sum is kept in memory",
-            _wrong(*THROUGH_MEMORY),
-            "A sum that every corner loads and stores again crosses the chip each time. Registers are free.",
-        ),
-        Mistake(
-            "when every head of a pixel is read for one",
-            _wrong(*EVERY_HEAD),
-            "The heads of a pixel lie together, but this program needs one of them.",
-        ),
-        Mistake(
-            "when a pixel is read where none is needed, and thrown away",
-            _wrong(corner=READ_AND_DROP),
-            "Its weight is zero, so the result is right, and its bytes have been fetched all the same. Which mask stops a load?",
-        ),
-        Mistake(
-            "when one query after the other is read by the whole program",
-            _wrong(*ONE_BY_ONE),
-            "32 channels are one warp's worth of lanes. What do the other three warps of the program load meanwhile?",
         ),
     ],
     hints=[
