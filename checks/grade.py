@@ -230,8 +230,10 @@ class _Run:
         if outcome.forbidden:
             return verdict("fail", f"the answer calls {outcome.forbidden}", True)
         if outcome.error is not None:
+            if isinstance(outcome.error, Failed):  # what the launcher beside the answer found
+                return verdict("fail", str(outcome.error), picture=outcome.error.picture)
             if _is_stub(outcome.error, exercise.name):
-                return verdict("todo", "Not written yet.")
+                return verdict(*_unwritten(self.answer, exercise.name))
             return verdict(*(kernels.finding(outcome.error) or ("crash", _crash_message(outcome))))
         if outcome.changed:
             names = _argument_names(exercise, len(args))
@@ -272,7 +274,7 @@ class _Run:
             return verdict("not_run", str(outcome.error))
         if outcome.error is not None:
             if _is_stub(outcome.error, self.exercise.name):
-                return verdict("todo", "Not written yet.")
+                return verdict(*_unwritten(self.answer, self.exercise.name))
             return verdict(*(kernels.finding(outcome.error) or ("crash", _crash_message(outcome))))
         return verdict("pass", outcome.value or "")
 
@@ -287,6 +289,9 @@ class _Run:
         failing = [one for one in self._failing if usable(one[2])]
         if not failing:
             return None
+        slip = kernels.slip(self.answer) if self.exercise.guarded else None
+        if slip is not None:
+            return slip
         is_property = lambda one: hasattr(one[0], "check")  # noqa: E731
         known = {id(outcome) for _, _, outcome in failing}
         rest = [one for one in self.outcomes if usable(one[2]) and not is_property(one) and id(one[2]) not in known]
@@ -356,6 +361,14 @@ def _is_stub(error: BaseException, name: str) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def _unwritten(answer: Any, name: str) -> tuple[str, str]:
+    """The state and message of an answer that ended in its stub: to do, unless there is code beside the stub's line."""
+    line = kernels.left_over(answer, name)
+    if not line:
+        return "todo", "Not written yet."
+    return "crash", f"there is code here, but the stub's line `{line}` is still there as well: delete it."
 
 
 def _signature(error: BaseException, exactly: bool) -> Any:
