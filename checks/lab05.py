@@ -411,7 +411,18 @@ exercise(
     limit=LIMIT,
     axes=["batch item", "query", "channel"],
     mistakes=[
-        # The wasteful ones first: they behave like a right answer in every check but one, which is slow to find out.
+        Mistake(
+            "when the sum is kept in value's dtype",
+            _wrong(
+                (
+                    "tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)",
+                    "tl.zeros([BLOCK_Q, BLOCK_D], value_ptr.dtype.element_ty)",
+                ),
+                (ADD, "acc = (acc.to(tl.float32) + (a * weight)[:, None] * v.to(tl.float32)).to(acc.dtype)"),
+            ),
+            "Sixteen additions in float16 round sixteen times. Which dtype should the accumulator have?",
+        ),
+        # The wasteful ones early: they behave like a right answer in every check but one, which is slow to find out.
         Mistake(
             "when a corner reads one channel at a time",
             _wrong(*IN_A_LOOP),
@@ -437,17 +448,6 @@ exercise(
             "when one query after the other is read by the whole program",
             _wrong(*ONE_BY_ONE),
             "32 channels are one warp's worth of lanes. What do the other three warps of the program load meanwhile?",
-        ),
-        Mistake(
-            "when the sum is kept in value's dtype",
-            _wrong(
-                (
-                    "tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)",
-                    "tl.zeros([BLOCK_Q, BLOCK_D], value_ptr.dtype.element_ty)",
-                ),
-                (ADD, "acc = (acc.to(tl.float32) + (a * weight)[:, None] * v.to(tl.float32)).to(acc.dtype)"),
-            ),
-            "Sixteen additions in float16 round sixteen times. Which dtype should the accumulator have?",
         ),
         Mistake(
             "when value is masked by query only",

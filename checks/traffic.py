@@ -26,8 +26,8 @@ def within_budget(mine: Any, theirs: Any, budget: float) -> str:
         A note: both counts.
 
     Raises:
-        Failed: over the budget. Its key holds the tensor that most of it is asked of, and how many times too much in
-            powers of two.
+        Failed: over the budget. Its key holds the tensor that most of it is asked of, and how many times too much,
+            in powers of the root of two.
     """
     allowed = math.floor(budget * theirs.sectors)
     counted = f"{mine.sectors:,} sectors requested, by the reference kernel {theirs.sectors:,}"
@@ -57,7 +57,7 @@ def within_budget(mine: Any, theirs: Any, budget: float) -> str:
     raise Failed(
         f"right, but wasteful: {counted}, and up to {allowed:,} pass. Most of the difference is at {where}: {asked:,} "
         f"sectors of `{name}` are requested, and {needed:,} by the reference kernel. {spent}",
-        key=("wasteful", tensor, round(math.log2(max(1, asked) / max(1, needed)))),
+        key=("wasteful", tensor, round(2 * math.log2(max(1, asked) / max(1, needed)))),
         picture=draw,
     )
 
