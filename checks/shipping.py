@@ -203,7 +203,7 @@ def pillars(Z: int) -> Picture:
             lw=1,
             label="anchors of a pillar" if not number else None,
         )
-    ax.set(xlim=(-0.15, 1.15), ylim=(1.1, -0.1), xlabel="x", ylabel="y")
+    ax.set(xlim=(-0.15, 1.15), ylim=(1.1, -0.25), xlabel="x", ylabel="y")
     ax.add_patch(Rectangle((0, 0), 1, 1, fill=False, color=GREY))
     ax.legend(frameon=False, loc="upper right", ncols=2)
     outside = int(((points < 0) | (points > 1)).any(1).sum())
@@ -234,7 +234,7 @@ def train_in_notebook(layer: type, seconds: float) -> Trained:
     report = latest("10.MyMSDeformAttn", layer)
     if report.state != "pass":
         return Trained(mo.md("This trains your own `MyMSDeformAttn`, as soon as it passes its checks."))
-    steps = 1000 if device.ACTIVE.type == "cuda" else 200
+    steps = 1000 if device.ACTIVE.type == "cuda" else 300
     last = None
     kernels = "kernels on the GPU" if device.ACTIVE.type == "cuda" else "kernels in Triton's interpreter"
     with mo.status.progress_bar(total=steps, title="Training", remove_on_exit=True) as bar:

@@ -379,7 +379,7 @@ def _():
     ## In the wild
 
     Models call the operator in their own ways: Deformable DETR as a module, with padding masks; Mask2Former as a function, for
-    its pixels; RT-DETR in a decoder that refines boxes. The figures below are real models with small random weights. Yours is
+    its pixels; RT-DETR in a decoder that refines boxes. The models below are real, with small random weights. Yours is
     put in the place of the stock operator, and both must say the same, outputs and gradients.
     """)
     return
