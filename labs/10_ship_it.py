@@ -62,7 +62,7 @@ def _():
     ## 1 · The front door
 
     A kernel believes what it is told. Tell it that a level has one row more than it has, and it reads the next level, or the
-    next tensor, and returns numbers. Most of the bug reports about this operator, in every library that has it, begin so.
+    next tensor, and returns numbers. Many bug reports about this operator, in every library that has it, begin so.
     """)
     return
 
