@@ -629,7 +629,10 @@ def _begins(kind: type, draw: Draw) -> None:
             raise Failed(f"{name} must be of shape {tuple(expected.shape)}.", key=("shape", name))
         error = (mine - expected).abs().max().item()
         if not error < 1e-5:
-            raise Failed(f"{name} of a new layer is off by up to {error:.3g}.", key=("begins", name, round(error, 3)))
+            raise Failed(
+                f"{name} of a new layer is off by up to {error:.3g}.",
+                key=("begins", name, round(error, 3) if name == "sampling_offsets.bias" else ""),
+            )
 
 
 def _door(kind: type, draw: Draw) -> None:

@@ -146,7 +146,7 @@ def test_a_solved_course_is_accepted_and_leaves(labs, tmp_path):
     assert "msda_core" not in text and "checks" not in text and "solutions" not in text
     code = (
         "import sys, pytest; sys.path.insert(0, sys.argv[1]); "
-        "status = pytest.main(['-q', '-p', 'no:cacheprovider', sys.argv[1], '-k', 'width_30 or nowhere or bad_calls']); "
+        "status = pytest.main(['-q', '-p', 'no:cacheprovider', sys.argv[1], '-k', 'width_71 or nowhere or bad_calls']); "
         "assert not {'checks', 'msda_core', 'solutions'} & set(sys.modules); sys.exit(status)"
     )
     done = subprocess.run(
