@@ -3,11 +3,15 @@
 Every kernel is launched as the launcher beside it in the notebook does. A mistake is told as an edit of the solution.
 """
 
+import itertools
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from checks.exercise import Draw, Failed, Mistake, NotRun, Property, exercise
-from checks.kernels import edited
+from checks.kernels import edited, with_body
 from msda_core import reference
 from solutions import lab04 as solution
 
@@ -22,14 +26,76 @@ def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+def _own_share(invoke: Callable, arguments: Callable[[Draw], tuple], mine: str) -> Property:
+    """Every program of a launch stores something, no two store the same element, and accesses are as wide as a block.
+
+    Args:
+        invoke, arguments: the launch: blocks that are full.
+        mine: what a program's share is, as a question.
+    """
+
+    def check(kernel, draw: Draw) -> None:
+        from msda_core import machine
+
+        storing: dict[int, tuple] = {}
+        twice: list[str] = []
+        lanes, launches = [0], []
+
+        def see(access):
+            lanes[0] = max(lanes[0], access.addresses.size)
+            if access.kind != "store" or access.argument is None:
+                return
+            for address in access.addresses[access.mask].tolist():
+                first = storing.setdefault(address, access.program)
+                if first != access.program and not twice:
+                    element = f"element {access.argument.element(address)} of {access.argument.name}"
+                    twice.append(f"program {_short(access.program)} stores {element}, as program {_short(first)} did.")
+
+        with machine.guard(observer=see, launched=launches.append):
+            invoke(kernel, *arguments(draw))
+        if not storing:
+            return  # nothing is written at all: other checks say so
+        if twice:
+            raise Failed(f"{twice[0]} Does every program do the whole work? {mine}", key="overlap")
+        idle = set(itertools.product(*map(range, launches[0].grid))) - set(storing.values())
+        if idle:
+            raise Failed(f"program {_short(min(idle))} stores nothing. {mine}", key="idle")
+        if lanes[0] < 2:
+            raise Failed(
+                "every access is of one element. A program has a block of lanes, and each line works on all of them: one "
+                "element per turn of a loop leaves all but one idle.",
+                key="one lane",
+            )
+        sizes = {name: int(launches[0].values[name]) for name in launches[0].constants}
+        if lanes[0] > math.prod(sizes.values()) or (len(sizes) == 1 and lanes[0] not in sizes.values()):
+            given = " and ".join(f"{name} is {size}" for name, size in sizes.items())
+            raise Failed(f"an access has {lanes[0]} lanes, and {given}.", key="lanes")
+
+    return Property("own_share", "each program does its own share, many lanes at a time", check)
+
+
+def _short(program: tuple[int, int, int]) -> str:
+    """A program's number, without axes the grid does not have."""
+    return str(program[0]) if not any(program[1:]) else f"({program[0]}, {program[1]})"
+
+
+BLOCK_GIVEN = "The launch decides how large a block is, and tells the kernel. Is a size written as a number somewhere?"
+WHOLE_WORK = "The grid has as many programs as there is work for, and each of them runs your lines. "
+ONE_LANE = (
+    "A line works on all lanes of a block together: where is the block in yours? A loop over elements does one after the "
+    "other, in one lane."
+)
+NOTHING_WRITTEN = "A kernel returns nothing. What it computes is in memory only where it was stored: tl.store."
+
+
 # --- add_kernel -----------------------------------------------------------------------------------------------------
 
 ADD_BLOCK = 32
 
 
-def _add(kernel, x: Tensor, y: Tensor) -> Tensor:
+def _add(kernel, x: Tensor, y: Tensor, block: int = ADD_BLOCK) -> Tensor:
     N, out = x.numel(), torch.empty_like(x)
-    kernel[(_blocks(N, ADD_BLOCK),)](x, y, out, N, BLOCK=ADD_BLOCK)
+    kernel[(_blocks(N, block),)](x, y, out, N, BLOCK=block)
     return out
 
 
@@ -56,6 +122,13 @@ def shorter_than_a_block(draw: Draw):
     return draw.normal(N), draw.normal(N)
 
 
+def block_of_another_size(draw: Draw):
+    """BLOCK is what the launch says, whatever it is"""
+    block = ADD_BLOCK * 2 ** draw.integer(1, 2)
+    N = 2 * block - draw.integer(1, 9)
+    return draw.normal(N), draw.normal(N), block
+
+
 def _wrong_add(*changes: tuple[str, str]):
     return edited(solution.add_kernel, *changes)
 
@@ -68,13 +141,50 @@ NO_MASK = (
 
 exercise(
     "04.add_kernel",
-    reference=lambda x, y: x + y,
-    cases=[one_full_block, each_its_own, last_block_ragged, shorter_than_a_block],
+    reference=lambda x, y, block=0: x + y,
+    cases=[one_full_block, each_its_own, last_block_ragged, shorter_than_a_block, block_of_another_size],
+    properties=[
+        _own_share(
+            _add,
+            lambda draw: (draw.normal(3 * ADD_BLOCK), draw.normal(3 * ADD_BLOCK)),
+            "Which elements are program 1's?",
+        )
+    ],
     invoke=_add,
     guarded=True,
     limit=LIMIT,
     axes=["element"],
     mistakes=[
+        Mistake(
+            "when nothing is written to out",
+            _wrong_add(("tl.store(out_ptr + offs, x + y, mask=mask)", "x + y")),
+            NOTHING_WRITTEN,
+        ),
+        Mistake(
+            "when BLOCK is taken to be 32",
+            _wrong_add(("BLOCK + tl.arange(0, BLOCK)", "32 + tl.arange(0, 32)")),
+            BLOCK_GIVEN,
+        ),
+        Mistake(
+            "when the pointer of x counts bytes",
+            _wrong_add(("x_ptr + offs", "x_ptr + 4 * offs")),
+            "A pointer knows the size of its elements: pointer plus one is the next element, not the next byte.",
+        ),
+        Mistake(
+            "when the pointer of y counts bytes",
+            _wrong_add(("y_ptr + offs", "y_ptr + 4 * offs")),
+            "A pointer knows the size of its elements: pointer plus one is the next element, not the next byte.",
+        ),
+        Mistake(
+            "when the pointer of out counts bytes",
+            _wrong_add(("out_ptr + offs", "out_ptr + 4 * offs")),
+            "A pointer knows the size of its elements: pointer plus one is the next element, not the next byte.",
+        ),
+        Mistake(
+            "when the mask leaves out the last element",
+            _wrong_add(("offs < N", "offs < N - 1")),
+            "The last element has number N - 1, and is below N.",
+        ),
         Mistake(
             "when the load of x has no mask",
             _wrong_add(("tl.load(x_ptr + offs, mask=mask)", "tl.load(x_ptr + offs)")),
@@ -115,6 +225,31 @@ exercise(
             _wrong_add(("x + y", "x * y")),
             "The kernel is to add.",
         ),
+        Mistake(
+            "when every program adds the whole vector",
+            with_body(
+                solution.add_kernel,
+                """
+                for start in range(0, N, BLOCK):
+                    offs = start + tl.arange(0, BLOCK)
+                    x = tl.load(x_ptr + offs, mask=offs < N)
+                    tl.store(out_ptr + offs, x + tl.load(y_ptr + offs, mask=offs < N), mask=offs < N)
+                """,
+            ),
+            WHOLE_WORK + "Who is it, and which elements are its own?",
+        ),
+        Mistake(
+            "when a block is added one element at a time",
+            with_body(
+                solution.add_kernel,
+                """
+                start = tl.program_id(0) * BLOCK
+                for i in range(start, min(start + BLOCK, N)):
+                    tl.store(out_ptr + i, tl.load(x_ptr + i) + tl.load(y_ptr + i))
+                """,
+            ),
+            ONE_LANE,
+        ),
     ],
     hints=[
         "You are program number 3, and BLOCK is 32. Which elements are yours? What if there are only 100?",
@@ -131,17 +266,28 @@ exercise(
 TILE_H, TILE_W = 4, 8
 
 
-def _copy2d(kernel, x: Tensor, gap: int, downwards: bool) -> Tensor:
-    """x copied into memory whose rows have a gap between them, or into memory that runs downwards. All of the memory."""
+def _copy2d(kernel, x: Tensor, gap: int, downwards: bool, tile: tuple[int, int] = (TILE_H, TILE_W)) -> Tensor:
+    """x copied into memory whose rows have a gap between them, or into memory that runs downwards. All of the memory.
+
+    Raises:
+        Failed: something was written into a gap.
+    """
     H, W = x.shape
     memory = x.new_full((W, H) if downwards else (H, W + gap), float("nan"))
     out = memory.T if downwards else memory[:, :W]
-    grid = (_blocks(H, TILE_H), _blocks(W, TILE_W))
-    kernel[grid](x, out, H, W, *x.stride(), *out.stride(), BLOCK_H=TILE_H, BLOCK_W=TILE_W)
+    grid = (_blocks(H, tile[0]), _blocks(W, tile[1]))
+    kernel[grid](x, out, H, W, *x.stride(), *out.stride(), BLOCK_H=tile[0], BLOCK_W=tile[1])
+    written = memory[:, W:].isfinite().nonzero()
+    if not downwards and len(written):
+        raise Failed(
+            f"you wrote into the gap after row {int(written[0, 0])}, which must be left alone: the rows of out are "
+            f"{W + gap} elements apart, and {W} of them are yours.",
+            key=("gap", memory.cpu().numpy().tobytes()),
+        )
     return memory.T if downwards else memory
 
 
-def _copied(x: Tensor, gap: int, downwards: bool) -> Tensor:
+def _copied(x: Tensor, gap: int, downwards: bool, tile: tuple[int, int] = ()) -> Tensor:
     return torch.cat([x, x.new_full((x.shape[0], gap), float("nan"))], 1)
 
 
@@ -180,6 +326,16 @@ def downwards_output(draw: Draw):
     return draw.normal(6, 11), 0, True
 
 
+def part_of_a_matrix(draw: Draw):
+    """x may be a part of a larger matrix: what lies around it is not copied"""
+    return draw.normal(12, 21)[:7, : draw.integer(9, 11)], 0, False
+
+
+def tile_of_another_size(draw: Draw):
+    """BLOCK_H and BLOCK_W are what the launch says, whatever they are"""
+    return draw.normal(15, 27 + draw.integer(0, 4)), 0, False, (2 * TILE_H, 2 * TILE_W)
+
+
 def _wrong_copy2d(*changes: tuple[str, str]):
     return edited(solution.copy2d_kernel, *changes)
 
@@ -198,12 +354,97 @@ exercise(
         every_other_column,
         gap_after_each_row,
         downwards_output,
+        part_of_a_matrix,
+        tile_of_another_size,
+    ],
+    properties=[
+        _own_share(
+            _copy2d,
+            lambda draw: (draw.normal(2 * TILE_H, 2 * TILE_W), 0, False),
+            "Which rows and which columns are the tile of program (1, 0)?",
+        )
     ],
     invoke=_copy2d,
     guarded=True,
     limit=LIMIT,
     axes=["row", "column"],
     mistakes=[
+        Mistake(
+            "when nothing is written to out",
+            _wrong_copy2d((STORE_2D, "tile")),
+            NOTHING_WRITTEN,
+        ),
+        Mistake(
+            "when BLOCK_H is taken to be 4 and BLOCK_W to be 8",
+            _wrong_copy2d(
+                ("* BLOCK_H + tl.arange(0, BLOCK_H)", "* 4 + tl.arange(0, 4)"),
+                ("* BLOCK_W + tl.arange(0, BLOCK_W)", "* 8 + tl.arange(0, 8)"),
+            ),
+            BLOCK_GIVEN,
+        ),
+        Mistake(
+            "when BLOCK_H is taken to be 4",
+            _wrong_copy2d(("* BLOCK_H + tl.arange(0, BLOCK_H)", "* 4 + tl.arange(0, 4)")),
+            BLOCK_GIVEN,
+        ),
+        Mistake(
+            "when BLOCK_W is taken to be 8",
+            _wrong_copy2d(("* BLOCK_W + tl.arange(0, BLOCK_W)", "* 8 + tl.arange(0, 8)")),
+            BLOCK_GIVEN,
+        ),
+        Mistake(
+            "when the mask covers no rows",
+            _wrong_copy2d(("(offs_h < H)[:, None] & ", "")),
+            "Your mask knows the right edge. What about tiles that hang over the bottom edge?",
+        ),
+        Mistake(
+            "when the mask covers no columns",
+            _wrong_copy2d((" & (offs_w < W)[None, :]", "")),
+            "Your mask knows the bottom edge. Past the right edge lies the next row, and after the last row nothing.",
+        ),
+        Mistake(
+            "when the mask lets one row too many through",
+            _wrong_copy2d(("offs_h < H", "offs_h <= H")),
+            "The last row has number H - 1. What does your mask say about number H?",
+        ),
+        Mistake(
+            "when the mask lets one column too many through",
+            _wrong_copy2d(("offs_w < W", "offs_w <= W")),
+            "The last column has number W - 1. What does your mask say about number W?",
+        ),
+        Mistake(
+            "when the mask lets one row and one column too many through",
+            _wrong_copy2d(("offs_h < H", "offs_h <= H"), ("offs_w < W", "offs_w <= W")),
+            "The last row has number H - 1, the last column W - 1. What does your mask say about H and W?",
+        ),
+        Mistake(
+            "when an element is let through that has a row or a column",
+            _wrong_copy2d((":, None] & (", ":, None] | (")),
+            "`|` is true where either side is. Which elements of a tile exist: those whose row exists, those whose column "
+            "does, or those of which both exist?",
+        ),
+        Mistake(
+            "when rows and columns both come from the same program id",
+            _wrong_copy2d(("program_id(1)", "program_id(0)")),
+            "The grid has two axes: tiles downwards are counted by one, tiles to the right by the other.",
+        ),
+        Mistake(
+            "when the strides of x and out are ignored",
+            _wrong_copy2d(
+                (" * stride_xh", " * W"), (" * stride_xw", ""), (" * stride_oh", " * W"), (" * stride_ow", "")
+            ),
+            "Only a contiguous tensor has W elements from row to row and one from column to column.",
+        ),
+        Mistake(
+            "when the strides of x are ignored",
+            _wrong_copy2d((" * stride_xh", " * W"), (" * stride_xw", "")),
+            "Only a contiguous tensor has W elements from row to row and one from column to column. x can be any view.",
+        ),
+        Mistake(
+            "when the strides of out are ignored",
+            _wrong_copy2d((" * stride_oh", " * W"), (" * stride_ow", "")),
+            "Only a contiguous tensor has W elements from row to row and one from column to column. out can be any view.",
+        ),
         Mistake(
             "when the load has no mask",
             _wrong_copy2d((LOAD_2D, "tl.load(x_ptr + offs_x)")),
@@ -307,6 +548,36 @@ exercise(
             _wrong_copy2d(("offs_h < H", "offs_h < W"), ("offs_w < W", "offs_w < H")),
             "Row numbers stay below the height, column numbers below the width.",
         ),
+        Mistake(
+            "when every program copies the whole matrix",
+            with_body(
+                solution.copy2d_kernel,
+                """
+                for top in range(0, H, BLOCK_H):
+                    for left in range(0, W, BLOCK_W):
+                        h = top + tl.arange(0, BLOCK_H)[:, None]
+                        w = left + tl.arange(0, BLOCK_W)[None, :]
+                        mask = (h < H) & (w < W)
+                        x = tl.load(x_ptr + h * stride_xh + w * stride_xw, mask=mask)
+                        tl.store(out_ptr + h * stride_oh + w * stride_ow, x, mask=mask)
+                """,
+            ),
+            WHOLE_WORK + "Which tile is its own?",
+        ),
+        Mistake(
+            "when a tile is copied one element at a time",
+            with_body(
+                solution.copy2d_kernel,
+                """
+                top, left = tl.program_id(0) * BLOCK_H, tl.program_id(1) * BLOCK_W
+                for h in range(top, min(top + BLOCK_H, H)):
+                    for w in range(left, min(left + BLOCK_W, W)):
+                        x = tl.load(x_ptr + h * stride_xh + w * stride_xw)
+                        tl.store(out_ptr + h * stride_oh + w * stride_ow, x)
+                """,
+            ),
+            ONE_LANE,
+        ),
     ],
     hints=[
         "Where in memory is the element in row h and column w, if one row down is stride_h elements away and one column "
@@ -325,10 +596,10 @@ ROWS_N = 4
 FAR_STRIDE = 2**30 + 7  # bytes: row 2 of a table of bytes lies past 2^31
 
 
-def _gather(kernel, table: Tensor, index: Tensor) -> Tensor:
+def _gather(kernel, table: Tensor, index: Tensor, block: int = ROWS_N) -> Tensor:
     N, D = index.numel(), table.shape[1]
     out = table.new_empty(N, D)
-    kernel[(_blocks(N, ROWS_N),)](table, index, out, N, D, table.stride(0), BLOCK_N=ROWS_N, BLOCK_D=_power_of_two(D))
+    kernel[(_blocks(N, block),)](table, index, out, N, D, table.stride(0), BLOCK_N=block, BLOCK_D=_power_of_two(D))
     return out
 
 
@@ -361,6 +632,12 @@ def table_with_gaps(draw: Draw):
     return draw.normal(6, 11)[:, :5], _index(draw, 2 * ROWS_N, 6)
 
 
+def blocks_of_another_size(draw: Draw):
+    """BLOCK_N and BLOCK_D are what the launch says, whatever they are"""
+    N = 4 * ROWS_N - draw.integer(1, 3)
+    return draw.normal(6, draw.integer(11, 13)), _index(draw, N, 6), 2 * ROWS_N
+
+
 def _far_rows(kernel, draw: Draw) -> str:
     """Three rows of bytes, the last more than 2^31 elements after the first. Only the touched pages are really there."""
     D, index = 6, torch.tensor([2, 0, 1, 2, 1], dtype=torch.int32)
@@ -387,21 +664,44 @@ def _wrong_gather(*changes: tuple[str, str]):
 
 TABLE = "tl.load(table_ptr + row[:, None] * stride_row + offs_d[None, :], mask=mask)"
 OUT = "values, mask=mask)"
+OUT_ALL = "out_ptr + offs_n[:, None] * D + offs_d[None, :], " + OUT
 
 exercise(
     "04.gather_rows_kernel",
-    reference=lambda table, index: table[index.long()],
-    cases=[whole_blocks, ragged_index, ragged_width, table_with_gaps],
+    reference=lambda table, index, block=0: table[index.long()],
+    cases=[whole_blocks, ragged_index, ragged_width, table_with_gaps, blocks_of_another_size],
     properties=[
+        _own_share(
+            _gather, lambda draw: (draw.normal(9, 8), _index(draw, 2 * ROWS_N, 9)), "Which rows of out are program 1's?"
+        ),
         Property(
             "far_rows", "a row may lie more than 2^31 elements from the first: 32 bits cannot count so far", _far_rows
-        )
+        ),
     ],
     invoke=_gather,
     guarded=True,
     limit=LIMIT,
     axes=["row", "column"],
     mistakes=[
+        Mistake("when nothing is written to out", _wrong_gather(("tl.store(" + OUT_ALL, "values")), NOTHING_WRITTEN),
+        Mistake(
+            "when BLOCK_N is taken to be 4",
+            _wrong_gather(("* BLOCK_N + tl.arange(0, BLOCK_N)", "* 4 + tl.arange(0, 4)")),
+            BLOCK_GIVEN,
+        ),
+        Mistake(
+            "when BLOCK_D is taken to be 8",
+            _wrong_gather(("tl.arange(0, BLOCK_D)", "tl.arange(0, 8)")),
+            "BLOCK_D is a power of two that holds a whole row, however wide rows are. Is a size written as a number?",
+        ),
+        Mistake(
+            "when BLOCK_N is taken to be 4 and BLOCK_D to be 8",
+            _wrong_gather(
+                ("* BLOCK_N + tl.arange(0, BLOCK_N)", "* 4 + tl.arange(0, 4)"),
+                ("tl.arange(0, BLOCK_D)", "tl.arange(0, 8)"),
+            ),
+            BLOCK_GIVEN,
+        ),
         Mistake(
             "when the load of the index has no mask",
             _wrong_gather(("mask=mask_n, other=0", "")),
@@ -476,6 +776,34 @@ exercise(
             ),
             "One row down is stride_row elements away, one column to the right is one.",
         ),
+        Mistake(
+            "when every program copies all rows",
+            with_body(
+                solution.gather_rows_kernel,
+                """
+                offs_d = tl.arange(0, BLOCK_D)
+                for n in range(N):
+                    row = tl.load(index_ptr + n).to(tl.int64)
+                    x = tl.load(table_ptr + row * stride_row + offs_d, mask=offs_d < D)
+                    tl.store(out_ptr + n * D + offs_d, x, mask=offs_d < D)
+                """,
+            ),
+            WHOLE_WORK + "Which rows are its own?",
+        ),
+        Mistake(
+            "when rows are copied one element at a time",
+            with_body(
+                solution.gather_rows_kernel,
+                """
+                first = tl.program_id(0) * BLOCK_N
+                for n in range(first, min(first + BLOCK_N, N)):
+                    row = tl.load(index_ptr + n).to(tl.int64)
+                    for d in range(D):
+                        tl.store(out_ptr + n * D + d, tl.load(table_ptr + row * stride_row + d))
+                """,
+            ),
+            ONE_LANE,
+        ),
     ],
     hints=[
         "A program loads numbers and uses them as addresses. What must be known before the table can be read, and how large "
@@ -493,14 +821,14 @@ exercise(
 POINTS_Q = 16
 
 
-def _bilinear(kernel, image: Tensor, locations: Tensor) -> Tensor:
+def _bilinear(kernel, image: Tensor, locations: Tensor, block: int = POINTS_Q) -> Tensor:
     (H, W, D), Q = image.shape, locations.shape[0]
     out = image.new_empty(Q, D)
-    kernel[(_blocks(Q, POINTS_Q),)](image, locations, out, Q, H, W, D, BLOCK_Q=POINTS_Q, BLOCK_D=_power_of_two(D))
+    kernel[(_blocks(Q, block),)](image, locations, out, Q, H, W, D, BLOCK_Q=block, BLOCK_D=_power_of_two(D))
     return out
 
 
-def _sampled(image: Tensor, locations: Tensor) -> Tensor:
+def _sampled(image: Tensor, locations: Tensor, block: int = POINTS_Q) -> Tensor:
     (H, W, D), Q = image.shape, locations.shape[0]
     shape = [(H, W)]
     return reference.msda(
@@ -555,6 +883,19 @@ def ragged_points_and_channels(draw: Draw):
     return draw.normal(H, W, D), _at([*pixels, (W - 0.7, H - 0.8)], H, W)
 
 
+def points_in_another_block(draw: Draw):
+    """BLOCK_Q and BLOCK_D are what the launch says, whatever they are"""
+    H, W = 5, 7
+    Q = 4 * POINTS_Q - draw.integer(1, 5)
+    pixels = [(draw.number(-0.5, W - 0.5), draw.number(-0.5, H - 0.5)) for _ in range(Q)]
+    return draw.normal(H, W, draw.integer(9, 13)), _at(pixels, H, W), 2 * POINTS_Q
+
+
+def _two_blocks_of_points(draw: Draw):
+    pixels = [(draw.number(0, 5), draw.number(0, 3)) for _ in range(8)]
+    return draw.normal(4, 6, 4), _at(pixels, 4, 6), 4
+
+
 def _wrong_bilinear(*changes: tuple[str, str]):
     return edited(solution.bilinear_kernel, *changes)
 
@@ -564,17 +905,50 @@ X_LOAD, Y_LOAD = (
     "tl.load(loc_ptr + 2 * offs_q + 1, mask=mask_q, other=0.0)",
 )
 CORNER, ACC = "mask=inside[:, None] & mask_d[None, :], other=0.0", "acc, mask=mask_q[:, None] & mask_d[None, :])"
+ACC_ALL = "out_ptr + offs_q[:, None] * D + offs_d[None, :], " + ACC
 OUTSIDE = "A corner outside the image is no pixel: it counts as zero, and there is nothing to read."
 
 exercise(
     "04.bilinear_kernel",
     reference=_sampled,
-    cases=[pixel_centres, between_pixels, across_the_border, outside, ragged_points_and_channels],
+    cases=[
+        pixel_centres,
+        between_pixels,
+        across_the_border,
+        outside,
+        ragged_points_and_channels,
+        points_in_another_block,
+    ],
+    properties=[_own_share(_bilinear, _two_blocks_of_points, "Which points are program 1's?")],
     invoke=_bilinear,
     guarded=True,
     limit=LIMIT,
     axes=["point", "channel"],
     mistakes=[
+        Mistake("when nothing is written to out", _wrong_bilinear(("tl.store(" + ACC_ALL, "acc")), NOTHING_WRITTEN),
+        Mistake(
+            "when BLOCK_Q is taken to be 16",
+            _wrong_bilinear(
+                ("* BLOCK_Q + tl.arange(0, BLOCK_Q)", "* 16 + tl.arange(0, 16)"),
+                ("[BLOCK_Q, BLOCK_D]", "[16, BLOCK_D]"),
+            ),
+            BLOCK_GIVEN,
+        ),
+        Mistake(
+            "when the bounds of x and y are swapped",
+            _wrong_bilinear(("(xi < W)", "(xi < H)"), ("(yj < H)", "(yj < W)")),
+            "x runs along a row, W pixels long; y down a column of H.",
+        ),
+        Mistake(
+            "when the weights of left and right are swapped",
+            _wrong_bilinear(("(fx if i else 1 - fx)", "(1 - fx if i else fx)")),
+            "The nearer pixel weighs more. How much does x0 weigh when x is exactly x0?",
+        ),
+        Mistake(
+            "when the weights of top and bottom are swapped",
+            _wrong_bilinear(("(fy if j else 1 - fy)", "(1 - fy if j else fy)")),
+            "The nearer pixel weighs more. How much does y0 weigh when y is exactly y0?",
+        ),
         Mistake(
             "when the load of x has no mask",
             _wrong_bilinear((X_LOAD, "tl.load(loc_ptr + 2 * offs_q)")),
@@ -744,10 +1118,10 @@ exercise(
 SUM_BLOCK = 16
 
 
-def _row_sum(kernel, x: Tensor) -> Tensor:
+def _row_sum(kernel, x: Tensor, block: int = SUM_BLOCK) -> Tensor:
     R, N = x.shape
     out = torch.empty(R, device=x.device)
-    kernel[(R,)](x, out, N, x.stride(0), BLOCK=SUM_BLOCK)
+    kernel[(R,)](x, out, N, x.stride(0), BLOCK=block)
     return out
 
 
@@ -781,19 +1155,80 @@ def long_float16_row(draw: Draw):
     return (draw.uniform(2, 333, low=40.0, high=60.0, dtype=torch.float16),)
 
 
+def short_blocks_a_row(draw: Draw):
+    """BLOCK is what the launch says, whatever it is"""
+    return draw.uniform(2, 8 * draw.integer(2, 4) + 3, low=0.5, high=1.5), 8
+
+
+def _sums(x: Tensor, block: int = 0) -> Tensor:
+    return x.double().sum(1) if x.dtype == torch.float64 else x.float().sum(1)
+
+
+def _one_row_after_the_other(answer_in: str) -> str:
+    return f"""
+        {answer_in}
+            acc = 0.0
+            for n in range(N):
+                acc += tl.load(x_ptr + r * stride_row + n).to(tl.float32)
+            tl.store(out_ptr + r, acc)
+        """
+
+
 def _wrong_row_sum(*changes: tuple[str, str]):
     return edited(solution.row_sum_kernel, *changes)
 
 
 exercise(
     "04.row_sum_kernel",
-    reference=lambda x: x.double().sum(1) if x.dtype == torch.float64 else x.float().sum(1),
-    cases=[one_block_a_row, several_blocks_a_row, odd_length, short_row, rows_with_gaps, long_float16_row],
+    reference=_sums,
+    cases=[
+        one_block_a_row,
+        several_blocks_a_row,
+        odd_length,
+        short_row,
+        rows_with_gaps,
+        long_float16_row,
+        short_blocks_a_row,
+    ],
+    properties=[
+        _own_share(_row_sum, lambda draw: (draw.normal(2, SUM_BLOCK), SUM_BLOCK // 2), "Which row is program 1's?")
+    ],
     invoke=_row_sum,
     guarded=True,
     limit=LIMIT,
     axes=["row"],
     mistakes=[
+        Mistake(
+            "when nothing is written to out",
+            _wrong_row_sum(("tl.store(out_ptr + row, tl.sum(acc, axis=0))", "tl.sum(acc, axis=0)")),
+            NOTHING_WRITTEN,
+        ),
+        Mistake(
+            "when BLOCK is taken to be 16",
+            _wrong_row_sum(
+                ("[BLOCK]", "[16]"), ("range(0, N, BLOCK)", "range(0, N, 16)"), ("arange(0, BLOCK)", "arange(0, 16)")
+            ),
+            BLOCK_GIVEN,
+        ),
+        Mistake(
+            "when every sum is stored in the same place",
+            _wrong_row_sum(("out_ptr + row", "out_ptr")),
+            "Program r has the sum of row r. Where in out does it belong?",
+        ),
+        Mistake(
+            "when only the first block is added up, in the dtype of x",
+            _wrong_row_sum(
+                ("range(0, N, BLOCK)", "range(0, BLOCK, BLOCK)"),
+                ("tl.zeros([BLOCK], tl.float32)", "tl.zeros([BLOCK], x_ptr.dtype.element_ty)"),
+                ("x.to(tl.float32)", "x"),
+            ),
+            "A row can be longer than a block: the program has to walk along it. And the sum should be kept in float32.",
+        ),
+        Mistake(
+            "when each block replaces the sum so far, in the dtype of x",
+            _wrong_row_sum(("acc += x.to(tl.float32)", "acc = x")),
+            "Only the last block is left. Is something set where it should be added to? And the sum should be kept in float32.",
+        ),
         Mistake(
             "when the load has no mask",
             _wrong_row_sum((", mask=offs < N, other=0.0", "")),
@@ -863,6 +1298,29 @@ exercise(
             _wrong_row_sum(("tl.sum(acc, axis=0)", "tl.sum(acc, axis=0) / N")),
             "The sum is not divided by anything.",
         ),
+        Mistake(
+            "when every program adds up all rows",
+            with_body(
+                solution.row_sum_kernel,
+                """
+                for row in range(tl.num_programs(0)):
+                    acc = tl.zeros([BLOCK], tl.float32)
+                    for start in range(0, N, BLOCK):
+                        offs = start + tl.arange(0, BLOCK)
+                        acc += tl.load(x_ptr + row * stride_row + offs, mask=offs < N, other=0.0).to(tl.float32)
+                    tl.store(out_ptr + row, tl.sum(acc, axis=0))
+                """,
+            ),
+            WHOLE_WORK + "Which row is its own?",
+        ),
+        Mistake(
+            "when a row is added up one element at a time",
+            with_body(
+                solution.row_sum_kernel,
+                _one_row_after_the_other("for r in range(tl.program_id(0), tl.program_id(0) + 1):"),
+            ),
+            ONE_LANE,
+        ),
     ],
     hints=[
         "A block has 16 lanes and a row 37 elements. How many turns does a loop need, and which lanes have nothing to add in "
@@ -878,10 +1336,11 @@ exercise(
 # --- stretch: softmax_kernel ----------------------------------------------------------------------------------------
 
 
-def _softmax(kernel, x: Tensor) -> Tensor:
+def _softmax(kernel, x: Tensor, block: int = SUM_BLOCK) -> Tensor:
+    """Into memory whose rows are as far apart as those of x."""
     R, N = x.shape
-    out = torch.empty_like(x)
-    kernel[(R,)](x, out, N, x.stride(0), BLOCK=SUM_BLOCK)
+    out = x.new_empty(R, x.stride(0))[:, :N]
+    kernel[(R,)](x, out, N, x.stride(0), BLOCK=block)
     return out
 
 
@@ -905,6 +1364,30 @@ def very_negative_numbers(draw: Draw):
     return (draw.uniform(2, 21, low=-130.0, high=-120.0),)
 
 
+def rows_apart(draw: Draw):
+    """rows may have gaps between them, in x and in out"""
+    return (draw.normal(3, 30)[:, :21],)
+
+
+def short_blocks_to_normalise(draw: Draw):
+    """BLOCK is what the launch says, whatever it is"""
+    return draw.normal(2, 8 * draw.integer(2, 4) + 3), 8
+
+
+def _softmax_by_element(which: str) -> str:
+    return f"""
+        {which}
+            top = float("-inf")
+            for n in range(N):
+                top = tl.maximum(top, tl.load(x_ptr + r * stride_row + n))
+            total = 0.0
+            for n in range(N):
+                total += tl.exp(tl.load(x_ptr + r * stride_row + n) - top)
+            for n in range(N):
+                tl.store(out_ptr + r * stride_row + n, tl.exp(tl.load(x_ptr + r * stride_row + n) - top) / total)
+        """
+
+
 def _reads(kernel) -> str:
     """How often an element is read, on a row of twenty blocks: the machine counts the bytes."""
     from msda_core import machine
@@ -921,8 +1404,18 @@ def _wrong_softmax(*changes: tuple[str, str]):
 
 exercise(
     "04.softmax_kernel",
-    reference=lambda x: x.softmax(1),
-    cases=[one_block_to_normalise, several_blocks_to_normalise, large_numbers, very_negative_numbers],
+    reference=lambda x, block=0: x.softmax(1),
+    cases=[
+        one_block_to_normalise,
+        several_blocks_to_normalise,
+        large_numbers,
+        very_negative_numbers,
+        rows_apart,
+        short_blocks_to_normalise,
+    ],
+    properties=[
+        _own_share(_softmax, lambda draw: (draw.normal(2, SUM_BLOCK), SUM_BLOCK // 2), "Which row is program 1's?")
+    ],
     invoke=_softmax,
     guarded=True,
     limit=LIMIT,
@@ -930,6 +1423,49 @@ exercise(
     stretch=True,
     score=_reads,
     mistakes=[
+        Mistake(
+            "when nothing is written to out",
+            _wrong_softmax(
+                ("tl.store(out_ptr + start + offs, tl.exp(x - peak) / norm, mask=start + offs < N)", "tl.exp(x - peak)")
+            ),
+            NOTHING_WRITTEN,
+        ),
+        Mistake(
+            "when BLOCK is taken to be 16",
+            _wrong_softmax(("[BLOCK]", "[16]"), ("N, BLOCK)", "N, 16)"), ("arange(0, BLOCK)", "arange(0, 16)")),
+            BLOCK_GIVEN,
+        ),
+        Mistake(
+            "when N is taken for the row stride",
+            _wrong_softmax(("row * stride_row", "row * N")),
+            "N elements are yours. How far the next row is, only the stride says.",
+        ),
+        Mistake(
+            "when N is taken for the row stride of x",
+            _wrong_softmax(("x_ptr += row * stride_row", "x_ptr += row * N")),
+            "N elements are yours. How far the next row is, only the stride says.",
+        ),
+        Mistake(
+            "when N is taken for the row stride of out",
+            _wrong_softmax(("out_ptr += row * stride_row", "out_ptr += row * N")),
+            "N elements are yours. How far the next row of out is, the same stride says.",
+        ),
+        Mistake(
+            "when lanes past the end of a row count as whatever was in the register",
+            _wrong_softmax((', other=float("-inf")', "")),
+            "Without `other`, lanes that the mask turned off are undefined: often zero, and nobody promises it. The guard "
+            "fills them with what is not a number.",
+        ),
+        Mistake(
+            "when the lanes keep a largest number each",
+            _wrong_softmax(("tl.max(top, axis=0)", "top")),
+            "At the end of the first walk every lane knows the largest number it has seen. The row has only one: tl.max.",
+        ),
+        Mistake(
+            "when the lanes keep a sum each",
+            _wrong_softmax(("tl.sum(total, axis=0)", "total")),
+            "At the end of the second walk every lane has a sum of its own. The row has only one: tl.sum.",
+        ),
         Mistake(
             "when the largest number is not subtracted",
             _wrong_softmax(("peak = tl.max(top, axis=0)", "peak = 0.0")),
@@ -976,6 +1512,13 @@ exercise(
             "when the store has no mask",
             _wrong_softmax(("/ norm, mask=start + offs < N)", "/ norm)")),
             "Past the end of a row lies the next one, and past the last row nothing.",
+        ),
+        Mistake(
+            "when a row is worked on one element at a time",
+            with_body(
+                solution.softmax_kernel, _softmax_by_element("for r in range(tl.program_id(0), tl.program_id(0) + 1):")
+            ),
+            ONE_LANE,
         ),
     ],
     hints=[
