@@ -226,6 +226,25 @@ exercise(
             "The kernel is to add.",
         ),
         Mistake(
+            "when a block is taken to have 32 lanes",
+            _wrong_add(("tl.arange(0, BLOCK)", "tl.arange(0, 32)")),
+            BLOCK_GIVEN,
+        ),
+        Mistake(
+            "when the first program adds the whole vector, and the others nothing",
+            with_body(
+                solution.add_kernel,
+                """
+                if tl.program_id(0) == 0:
+                    for start in range(0, N, BLOCK):
+                        offs = start + tl.arange(0, BLOCK)
+                        x = tl.load(x_ptr + offs, mask=offs < N)
+                        tl.store(out_ptr + offs, x + tl.load(y_ptr + offs, mask=offs < N), mask=offs < N)
+                """,
+            ),
+            "All programs can work at the same time, each on a block of its own. Here all but one have nothing to do.",
+        ),
+        Mistake(
             "when every program adds the whole vector",
             with_body(
                 solution.add_kernel,
@@ -333,7 +352,7 @@ def part_of_a_matrix(draw: Draw):
 
 def tile_of_another_size(draw: Draw):
     """BLOCK_H and BLOCK_W are what the launch says, whatever they are"""
-    return draw.normal(15, 27 + draw.integer(0, 4)), 0, False, (2 * TILE_H, 2 * TILE_W)
+    return draw.normal(9, 17 + draw.integer(0, 3)), 0, False, (2 * TILE_H, 2 * TILE_W)
 
 
 def _wrong_copy2d(*changes: tuple[str, str]):

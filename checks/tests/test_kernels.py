@@ -13,7 +13,7 @@ import torch
 from checks import exercise as exercises
 from checks.exercise import Mistake, find, lab_exercises
 from checks.grade import _is_stub, grade
-from checks.kernels import edited, on_device
+from checks.kernels import edited, on_device, with_body
 from checks.notebook import stub_source
 from msda_core import device, machine
 from msda_core.device import tl, triton
@@ -56,6 +56,68 @@ def test_a_stub_is_to_do_for_the_interpreter_and_for_the_compiler(exercise):
 
 def test_another_failed_assertion_is_no_stub():
     assert report(wrong((STORE, 'tl.static_assert(False, "not here")'))).state == "crash"
+
+
+def test_code_above_the_stubs_line_is_no_stub():
+    got = report(wrong((STORE, f'{STORE}\n    tl.static_assert(False, "04.add_kernel")')))
+    assert got.state == "crash"
+    assert 'the stub\'s line `tl.static_assert(False, "04.add_kernel")` is still there' in got.worst.message
+
+
+def test_code_above_the_stubs_line_is_no_stub_in_python_either():
+    def to_pixels(*sizes):
+        """Whatever."""
+        print(0.5)
+        raise NotImplementedError("01.to_pixels")
+
+    def blank(*sizes):
+        """Whatever."""
+        raise NotImplementedError("01.to_pixels")
+
+    assert grade("01.to_pixels", blank).state == "todo"
+    got = grade("01.to_pixels", to_pixels)
+    assert got.state == "crash" and 'line `raise NotImplementedError("01.to_pixels")` is still' in got.worst.message
+
+
+# --- what a program is for --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exercise", KERNELS, ids=lambda e: e.name)
+def test_every_kernel_is_launched_with_blocks_of_more_than_one_size(exercise):
+    sizes = {
+        name: set() for name in inspect.signature(getattr(lab04, exercise.function).fn).parameters if "BLOCK" in name
+    }
+
+    def note(launch):
+        for name in sizes:
+            sizes[name].add(launch.values[name])
+
+    with machine.guard(launched=note):
+        for case in exercise.cases:
+            exercise.run(getattr(lab04, exercise.function), case(exercises.Draw(1)))
+    assert all(len(known) > 1 for known in sizes.values()), sizes
+
+
+SCALAR = {
+    "add_kernel": """
+        for i in range(N):
+            tl.store(out_ptr + i, tl.load(x_ptr + i) + tl.load(y_ptr + i))
+        """,
+    "gather_rows_kernel": """
+        for n in range(N):
+            row = tl.load(index_ptr + n).to(tl.int64)
+            for d in range(D):
+                tl.store(out_ptr + n * D + d, tl.load(table_ptr + row * stride_row + d))
+        """,
+}
+
+
+@pytest.mark.parametrize("function", SCALAR)
+def test_a_kernel_whose_programs_all_do_everything_fails_though_its_numbers_are_right(function):
+    got = grade(f"04.{function}", with_body(getattr(lab04, function), SCALAR[function]))
+    assert [check.name for check in got.checks if check.status != "pass"] == ["own_share"]
+    assert "program 1 stores element 0 of out_ptr, as program 0 did" in got.worst.message
+    assert got.mistake.name.startswith("when every program")
 
 
 # --- the guard --------------------------------------------------------------------------------------------------------
@@ -107,8 +169,9 @@ def test_a_far_address_does_not_end_the_process():
 
 
 def test_two_ways_past_the_same_tensor_are_told_apart():
-    no_x = grade("04.bilinear_kernel", find("04.bilinear_kernel").mistakes[0].answer)
-    no_y = grade("04.bilinear_kernel", find("04.bilinear_kernel").mistakes[1].answer)
+    kernels = {mistake.name: mistake.answer for mistake in find("04.bilinear_kernel").mistakes}
+    no_x = grade("04.bilinear_kernel", kernels["when the load of x has no mask"])
+    no_y = grade("04.bilinear_kernel", kernels["when the load of y has no mask"])
     assert (no_x.mistake.name, no_y.mistake.name) == (
         "when the load of x has no mask",
         "when the load of y has no mask",
@@ -152,6 +215,53 @@ def test_no_compiler_is_not_run_and_no_failure(monkeypatch):
     assert got.state == "pass"
     assert [(c.name, c.status) for c in got.checks if c.status != "pass"] == [("compiles", "not_run")]
     assert "could not be started" in got.checks[-1].message
+
+
+# --- Python where Triton is meant -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "change", "says"),
+    [
+        ("bilinear_kernel", ("tl.floor(x)", "torch.floor(x)"), "floor is for Python.*tl.floor"),
+        ("bilinear_kernel", (".to(tl.int32)", ""), "addresses are whole numbers"),
+        ("add_kernel", (LOAD_X, "x = x_ptr[offs]"), "a pointer is not indexed"),
+        ("add_kernel", (STORE, "out_ptr[offs] = x + y"), "tl.store"),
+        ("row_sum_kernel", ("tl.sum(acc, axis=0)", "sum(acc)"), r"Python's sum knows no blocks: tl\.sum"),
+        ("row_sum_kernel", ("tl.sum(acc, axis=0)", "acc"), r"a block of values and one address.*tl\.sum"),
+        ("add_kernel", ("tl.arange(0, BLOCK)", "tl.arange(0, N)"), "compiled, and N is not"),
+        ("add_kernel", ("BLOCK: tl.constexpr", "BLOCK"), "`: tl.constexpr` missing after BLOCK"),
+        ("add_kernel", (LOAD_X, "x = tl.load(x_ptr, offs)"), "the second argument of tl.load is the mask"),
+        ("add_kernel", (STORE, f"{STORE}\n    return out_ptr"), "a kernel returns nothing"),
+        ("bilinear_kernel", ("acc += ", "if inside:\n                acc += "), "use a mask"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
+)
+def test_python_where_triton_is_meant_is_explained(function, change, says):
+    kernel = edited(getattr(lab04, function), change, torch=torch)
+    got = grade(f"04.{function}", kernel, diagnose=False)
+    assert got.state in ("fail", "crash")
+    assert re.match(rf"line \d+ of {function}: `", got.worst.message) and re.search(says, got.worst.message), got.worst
+
+
+@pytest.mark.parametrize(
+    "change", [(", None] & (", ", None] and ("), (", None] & (", ", None] or (")], ids=["and", "or"]
+)
+def test_and_between_blocks_is_seen_in_the_text(change):
+    got = grade("04.copy2d_kernel", edited(lab04.copy2d_kernel, change))
+    assert got.state == "fail" and "`and`" in got.mistake.name
+
+
+def test_not_of_a_block_is_seen_and_and_between_numbers_is_not():
+    assert "`and`" in report(wrong(("offs < N", "not (offs >= N)"))).mistake.name
+    scalars = "if N > 0 and BLOCK > 0:\n        " + STORE.replace("x + y", "x - y")
+    got = report(wrong((STORE, scalars)))
+    assert got.state == "fail" and (got.mistake is None or "`and`" not in got.mistake.name)
+
+
+def test_a_gap_that_was_written_into_is_named():
+    got = grade("04.copy2d_kernel", edited(lab04.copy2d_kernel, ("* stride_oh", "* W")))
+    assert "you wrote into the gap after row 0, which must be left alone" in got.worst.message
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
