@@ -92,8 +92,9 @@ class Report:
             lines += _indent(f"Your answer is what you get {self.mistake.name}. {self.mistake.hint}")
         if self.advice:
             lines += _indent(self.advice)
-        if self.state in ("fail", "crash") and self.worst.seed is not None:
-            lines += _indent(f"Must hold: {self.worst.title}. Replay with --seed {self.worst.seed}.")
+        if self.state in ("fail", "crash"):
+            replay = f" Replay with --seed {self.worst.seed}." if self.worst.seed is not None else ""
+            lines += _indent(f"Must hold: {self.worst.title}.{replay}")
         for check in self.checks:
             if check.status == "not_run" and check is not self.worst:
                 lines.append(f"  NOT RUN  {self.name} · {check.name}: {check.message}")

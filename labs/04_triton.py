@@ -37,8 +37,9 @@ def _():
     times at once, and each run is a **program**. Programs do not talk to each other. They run the same lines, on the same
     arguments; only one thing differs, the answer to "who am I?", `tl.program_id(0)`.
 
-    Inside a program there are no loops over elements either. `tl.arange(0, BLOCK)` is a whole block of numbers, and each
-    line works on all its **lanes** together. How the lanes are spread over warps and threads is the compiler's business.
+    Inside a program, no loop runs over elements. `tl.arange(0, BLOCK)` is a whole block of numbers, and each line works on
+    all its **lanes** together. Loops there are, over other things: over the four corners of a point, or from block to block
+    along a row that is longer than one. How the lanes are spread over warps and threads is the compiler's business.
 
     | you write | it means |
     |:---|:---|
@@ -47,6 +48,11 @@ def _():
     | `tl.load(addresses, mask=m, other=0.0)` | reads where m is true; elsewhere the lane holds `other` |
     | `tl.store(addresses, values, mask=m)` | writes where m is true |
     | `BLOCK: tl.constexpr` | known when the kernel is compiled: sizes of blocks must be, and are powers of two |
+    | `a < b`, `m & n`, `~m` | lane by lane, true or false; comparisons in parentheses, as in `(a < b) & (c < d)`. Python's `and` and `if` ask one question of a whole block, and a block has no one answer |
+    | `a // b`, `a % b` | whole numbers divided, lane by lane |
+    | `rows[:, None]`, `columns[None, :]` | a block as a column, (n, 1), or as a row, (1, n): together they make a tile |
+    | `tl.zeros([BLOCK], tl.float32)` | a block of zeros, to add to; `[BLOCK_Q, BLOCK_D]` is a tile of them |
+    | `tl.floor(x)`, `.to(tl.int32)` | rounds down, and still is a float; makes it a whole number, which addresses are |
 
     Which lane of which program touches which element? Step through the programs.
     """)
