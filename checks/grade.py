@@ -133,6 +133,8 @@ class _Run:
                     return Report(exercise, "todo", checks[:1])
                 if check.fatal:
                     break
+            if self._compilation is None and self._launches and not self._failing:
+                self._compilation = kernels.Compilation(self._launches)
             if self._compilation is not None and not checks[-1].fatal:
                 checks.append(self._compiles())
             state = _overall(checks)
@@ -199,7 +201,8 @@ class _Run:
             if outcome.printed and not self.printed:
                 self.printed = outcome.printed
             check = self._judge(case, seed, args, outcome)
-            if self._compilation is None and outcome.error is None and self._launches:
+            # A learner's kernel is compiled beside its cases; a known mistake only if nothing else gives it away.
+            if self.watched and self._compilation is None and outcome.error is None and self._launches:
                 self._compilation = kernels.Compilation(self._launches)
             if check.status == "pass" and self.exercise.guarded and not device.INTERPRETED:
                 # Safe and right on paper; now the same on the GPU.
