@@ -317,12 +317,12 @@ def whole_tiles(draw: Draw):
 
 def ragged_rows(draw: Draw):
     """H need not be a multiple of BLOCK_H"""
-    return draw.normal(TILE_H * draw.integer(1, 2) + draw.integer(1, 3), 2 * TILE_W), 0, False
+    return draw.normal(TILE_H + draw.integer(1, 3), 2 * TILE_W), 0, False
 
 
 def ragged_columns(draw: Draw):
     """W need not be a multiple of BLOCK_W"""
-    return draw.normal(2 * TILE_H, TILE_W * draw.integer(1, 2) + draw.integer(1, 7)), 0, False
+    return draw.normal(2 * TILE_H, TILE_W + draw.integer(1, 7)), 0, False
 
 
 def transposed_input(draw: Draw):
