@@ -88,7 +88,8 @@ def test_the_first_lab_from_the_command_to_saved_work():
                 wait_until(lambda: path.read_text(encoding="utf-8") == expected)
                 page.reload()
                 browser.wait_state(page, "01.to_pixels", "pass")
-                assert "return location * size - 0.5" in page.locator(f'[data-cell-id="{cell}"]').inner_text()
+                browser.verdict(page, "01.to_pixels").scroll_into_view_if_needed()
+                page.locator(f'[data-cell-id="{cell}"] .cm-line', has_text="return location * size - 0.5").wait_for()
     print(
         f"first verdict {waited:.1f} s after the command ({first:.1f} s of work), {verdict_after:.2f} s after an edit"
     )
