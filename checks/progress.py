@@ -76,7 +76,7 @@ def needed(lab: str) -> list[str]:
     path = Path(__file__).with_name(f"lab{lab}.py")
     if not path.exists():
         return []
-    declarations = re.findall(r'^exercise\(\n    "(\d\d\.\w+)"(.*?)^\)$', path.read_text(encoding="utf-8"), re.M | re.S)
+    declarations = re.findall(r'^exercise\(\n    "(\d\d\.\w+)"(.*?)^\)', path.read_text(encoding="utf-8"), re.M | re.S)
     return [name for name, fields in declarations if "\n    stretch=True" not in fields]
 
 

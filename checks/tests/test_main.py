@@ -5,7 +5,9 @@ import re
 
 import pytest
 
+from checks import notebook
 from checks.__main__ import main
+from checks.carry import solution_module
 from checks.tests.conftest import blank_text, solved_text
 
 
@@ -57,11 +59,7 @@ def test_the_last_line_counts_every_state(capsys, notebook_file):
 
 
 def test_an_undone_stretch_does_not_fail_the_lab(capsys, notebook_file):
-    text = solved_text("01")
-    start = text.index("def sample_like_torch")
-    text = text[:start] + text[start:].replace(
-        "    def place(", '    raise NotImplementedError("01.sample_like_torch")\n\n    def place(', 1
-    )
+    text = notebook.reset(solved_text("01"), "01", solution_module("01"), "sample_like_torch")
     status, out, _ = run(capsys, 1, "--file", notebook_file(text))
     assert "TODO     01.sample_like_torch" in out and status == 0
 
