@@ -719,7 +719,6 @@ def _():
 def _():
     recorded = mo.ui.dropdown(
         {
-            "this operator, 3 heads of 20 channels, float16": "msda_forward_odd",
             "this operator, 8 heads of 32 channels, float16": "msda_forward_f16",
             "this operator, one thread per output element, float32": "msda_element_f32",
             "this operator, one thread per point, float32": "msda_point_f32",
@@ -728,7 +727,7 @@ def _():
             "a copy that begins in the middle of a sector": "copy_f32_misaligned",
             "a copy of a length that is no multiple of four": "copy_f32_ragged",
         },
-        value="this operator, 3 heads of 20 channels, float16",
+        value="this operator, 8 heads of 32 channels, float16",
         label="kernel",
     )
     recorded

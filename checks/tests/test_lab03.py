@@ -28,7 +28,7 @@ def test_paper_and_silicon_differ_by_the_level_tables(tiling, case, threads_a_ro
 
 @pytest.mark.parametrize("kind", ["load", "store"])
 def test_sectors_counts_the_operator_as_the_hardware_did(kind):
-    counters = traffic.measured()[1]["msda_forward_odd"]["counters"]
-    requests = traffic.issued("msda_forward_odd", kind)
+    counters = traffic.measured()[1]["msda_forward_f16"]["counters"]
+    requests = traffic.issued("msda_forward_f16", kind)
     assert counters[f"{kind}_requests"] == len(requests)
     assert counters[f"{kind}_sectors"] == sum(lab03.sectors(*one) for one in requests)
