@@ -58,7 +58,7 @@ def each_batch_item_and_head(draw: Draw):
 
 def ragged_queries(draw: Draw):
     """Q need not be a multiple of BLOCK_Q"""
-    return msda_call(draw, [(3, 5)], Q=BLOCK_Q + draw.integer(1, 5), K=3)
+    return msda_call(draw, [(3, 5)], Q=2 * BLOCK_Q + draw.integer(1, 5), K=3)
 
 
 def thirty_three_channels(draw: Draw):
