@@ -8,7 +8,7 @@ from checks.carry import solution_module
 from checks.exercise import lab_exercises
 from checks.notebook import answer_source, notebook_path
 from checks.tests import browser
-from checks.tests.conftest import WRITTEN, blank_text, solved_text
+from checks.tests.conftest import WRITTEN, blank_text
 
 pytestmark = pytest.mark.browser
 
