@@ -66,6 +66,7 @@ class Step:
 
     @property
     def offered(self) -> list[str]:
+        """The names a learner may use in this step."""
         return [*self.variables, *self.also]
 
     def truth(self, at: Mapping[str, Fraction], h: Fraction = Fraction(1)) -> Fraction:

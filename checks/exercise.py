@@ -39,9 +39,11 @@ class Draw:
         self._generator = torch.Generator().manual_seed(seed)
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Standard normal numbers."""
         return torch.randn(shape, generator=self._generator, dtype=torch.float64).to(dtype)
 
     def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Numbers in [low, high)."""
         return (low + (high - low) * torch.rand(shape, generator=self._generator, dtype=torch.float64)).to(dtype)
 
     def number(self, low: float, high: float) -> float:
@@ -53,9 +55,11 @@ class Draw:
         return int(torch.randint(low, high + 1, (), generator=self._generator))
 
     def integers(self, *shape: int, low: int, high: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        """Integers from low to high, both included."""
         return torch.randint(low, high + 1, shape, generator=self._generator, dtype=dtype)
 
     def permutation(self, n: int) -> Tensor:
+        """0 to n - 1 in some order, int64."""
         return torch.randperm(n, generator=self._generator)
 
 
@@ -131,13 +135,16 @@ class Exercise:
 
     @property
     def lab(self) -> str:
+        """The lab's number, "01"."""
         return self.name.split(".")[0]
 
     @property
     def function(self) -> str:
+        """The name of the function or kernel to write."""
         return self.name.split(".")[1]
 
     def run(self, answer: Any, args: tuple) -> Any:
+        """Call an answer as this exercise calls it."""
         return answer(*args) if self.invoke is None else self.invoke(answer, *args)
 
 

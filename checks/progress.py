@@ -36,6 +36,7 @@ class Standing:
 
     @property
     def word(self) -> str:
+        """How far it is: "done", "begun" or "open"."""
         return "done" if self.needed and self.passed == self.needed else "begun" if self.passed else "open"
 
 

@@ -63,6 +63,7 @@ class Report:
 
     @property
     def name(self) -> str:
+        """The exercise, "01.to_pixels"."""
         return self.exercise.name
 
     @property
@@ -71,6 +72,7 @@ class Report:
         return next((c for c in self.checks if c.status == self.state), self.checks[0])
 
     def json(self) -> dict[str, Any]:
+        """This exercise's part of `as_json`."""
         return {
             "name": self.exercise.function,
             "status": self.state,
@@ -226,7 +228,7 @@ def as_text(labs: dict[str, list[Report]]) -> str:
 
 
 def as_json(labs: dict[str, list[Report]]) -> dict[str, Any]:
-    """The contract: version 1."""
+    """What `python -m checks --json` prints, version 1: the device, and each lab with its exercises as `Report.json`."""
     return {
         "version": 1,
         "device": device.describe(),

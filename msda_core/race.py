@@ -162,21 +162,26 @@ class Silicon:
         return fn
 
     def now(self) -> float:
+        """The host's clock in µs."""
         return time.perf_counter() * 1e6
 
     def synchronize(self) -> None:
+        """Wait until the GPU has done all it was given."""
         torch.cuda.synchronize()
 
     def record(self) -> "_SiliconEvent":
+        """An event at this place in the queue."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(self._stream)
         return _SiliconEvent(self._begin, event)
 
     def flush(self) -> None:
+        """Overwrite a buffer larger than L2, so that what follows finds it cold."""
         with torch.cuda.stream(self._stream):
             self._rubbish.zero_()
 
     def graph(self, fn: Callable[[], None], copies: int = 1) -> Callable[[], None]:
+        """Capture `copies` calls of fn in a CUDA graph; returns what replays it."""
         graph = bench._graph(fn, copies, self._stream)
 
         def replay() -> None:

@@ -37,6 +37,7 @@ class Picture:
         self.figure, self.description = figure, description
 
     def png(self) -> bytes:
+        """The figure as a PNG file."""
         buffer = io.BytesIO()
         self.figure.savefig(buffer, format="png", dpi=110)
         return buffer.getvalue()

@@ -73,10 +73,12 @@ class Call(NamedTuple):
 
     @property
     def S(self) -> int:
+        """Pixels of all levels together."""
         return sum(h * w for h, w in self.shapes)
 
     @property
     def points(self) -> int:
+        """How often the call reads between pixels, all batch items, queries, heads, levels together."""
         return self.B * self.Q * self.M * len(self.shapes) * self.K
 
     @property

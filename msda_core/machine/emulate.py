@@ -69,6 +69,7 @@ class Argument:
 
     @property
     def size(self) -> int:
+        """How many elements lie between the argument's first and the end of its memory."""
         return (self.last - self.virtual) // self.itemsize
 
     def element(self, address: int) -> int:
@@ -225,6 +226,7 @@ class Emulation:
 
     @property
     def program(self) -> tuple[int, int, int]:
+        """The program that runs now: its ids along the three axes of the grid."""
         return self._builder.grid_idx
 
     # Access hooks

@@ -29,6 +29,7 @@ class Launch:
 
     @property
     def programs(self) -> int:
+        """How many programs the grid has."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
@@ -176,6 +177,7 @@ def tensors_of(values: Mapping[str, Any]):
 
 
 def is_descriptor(value) -> bool:
+    """Whether an argument is a tensor descriptor (TMA), which is refused."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     return isinstance(value, TensorDescriptor)

@@ -48,6 +48,7 @@ class Layout:
 
     @property
     def registers(self) -> int:
+        """How many elements each thread holds."""
         return self.elements.shape[2]
 
 

@@ -182,6 +182,7 @@ class Lowering:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Lowering":
+        """A lowering as the cache on disk keeps it."""
         return cls(**data)
 
 

@@ -31,10 +31,12 @@ class Bound:
 
     @property
     def instruction(self) -> Instruction:
+        """The first of its instructions; the others are alike."""
         return self.run[0]
 
     @property
     def width(self) -> int:
+        """Bytes each thread moves in one instruction."""
         return self.run[0].bytes
 
     @property
@@ -46,6 +48,7 @@ class Bound:
 
     @property
     def same(self) -> tuple:
+        """What two loads of one address must share for the assembler to merge them."""
         return self.op.encoding, self.op.shape, self.width
 
     def fresh(self, count: int) -> np.ndarray:

@@ -169,10 +169,12 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
+        """Predicted device time in seconds: the slowest resource, after what every launch costs."""
         return self.floor + max(self.dram, self.l2, self.reductions, self.contention)
 
     @property
     def bound(self) -> str:
+        """The slowest resource: "DRAM", "L2", "reductions", "contention"; "launch" where none outweighs the launch itself."""
         parts = {"DRAM": self.dram, "L2": self.l2, "reductions": self.reductions, "contention": self.contention}
         name = max(parts, key=parts.get)
         return name if parts[name] > self.floor else "launch"

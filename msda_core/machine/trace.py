@@ -32,6 +32,7 @@ class Site:
 
     @property
     def text(self) -> str:
+        """That line's source."""
         return self.frames[-1].text if self.frames else ""
 
     @property
@@ -41,6 +42,7 @@ class Site:
 
     @property
     def order(self) -> tuple:
+        """Sorts sites as they stand in the source, call by call."""
         return tuple((f.lineno, f.column) for f in self.frames)
 
 
@@ -67,10 +69,12 @@ class Event:
 
     @property
     def kind(self) -> str:
+        """What is done: "load", "store" or "atomic"."""
         return self.site.kind
 
     @property
     def op(self) -> str:
+        """Which atomic, "add"; empty for loads and stores."""
         return self.site.op
 
     @property

@@ -133,14 +133,17 @@ class Report:
 
     @property
     def programs(self) -> int:
+        """How many programs ran."""
         return self.trace.programs
 
     @property
     def requests(self) -> int:
+        """Requests of all kinds: one for each instruction of each warp."""
         return self.loads.requests + self.stores.requests + self.atomics.requests
 
     @property
     def sectors(self) -> int:
+        """Sectors of 32 bytes that all requests asked for."""
         return self.loads.sectors + self.stores.sectors + self.atomics.sectors
 
     @property
