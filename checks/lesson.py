@@ -19,6 +19,9 @@ from msda_core import device
 
 __all__ = ["closing", "header", "hints", "predict", "reveal", "stand_in", "when_passed"]
 
+#: Whether this is the reading edition (`python -m checks render`), in which nothing can be clicked that computes.
+_READING = bool(os.environ.get("MSDA_READING"))
+
 
 def header(lab: str, *, able: Sequence[str], minutes: int, gpu: str):
     """The first thing a learner reads: what they will be able to do, how long it takes, what a GPU changes.
@@ -64,6 +67,8 @@ def reveal(prediction: Any, right: str, because: Mapping[str, str]):
     missing = set(prediction.options) - set(because)
     if missing or right not in because:
         raise ValueError(f"every choice needs an explanation, missing {sorted(missing) or [right]}.")
+    if prediction.value is None and _READING:
+        return mo.accordion({"The answer": mo.md(f"**{right}**: {because[right]}")})
     if prediction.value is None:
         return mo.callout(mo.md("Choose above; then the answer shows here."), kind="neutral")
     if prediction.value == right:
@@ -129,7 +134,7 @@ def words(lab: str):
         f'<dd style="margin:0 0 .4em 1.2em">{html.escape(GLOSSARY[term])}</dd>'
         for term in words_of(text)
     )
-    if not os.environ.get("MSDA_READING"):  # only the reading edition has a glossary page to lead to
+    if not _READING:  # only there is a glossary page to lead to
         items = re.sub(r"</?a[^>]*>", "", items)
     return mo.Html(
         f'<details data-words="{lab}"><summary style="cursor:pointer">Words of this lab</summary><dl>{items}</dl></details>'

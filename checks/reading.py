@@ -1,6 +1,7 @@
 """python -m checks render OUT: the reading edition, every lab as a static page, with an index and a glossary.
 
-The pages need no Python and no server: fit for a projector or a web host. Widgets stand still in them.
+The pages need no Python, no server, no scripts and no network: fit for a projector, a web host or paper. Widgets stand
+still in them.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from checks import notebook
+from checks import notebook, static
 from checks.carry import solution_module
 from checks.exercise import LABS, lab_exercises
 from checks.glossary import GLOSSARY, anchor, words_of
@@ -19,8 +20,12 @@ from checks.glossary import GLOSSARY, anchor, words_of
 __all__ = ["main", "render"]
 
 STYLE = (
-    "body{max-width:46rem;margin:2rem auto;padding:0 1rem;font:1.05rem/1.55 system-ui,sans-serif;color-scheme:light dark}"
+    "body{max-width:62rem;margin:2rem auto;padding:0 1rem;font:1.05rem/1.55 system-ui,sans-serif;color-scheme:light dark}"
     "dt{font-weight:600;margin-top:.8em}dd{margin-left:1.2em}td,th{padding:.25em .8em .25em 0;text-align:left}"
+    "img{max-width:100%;height:auto}pre{overflow-x:auto;padding:.7em 1em;border:1px solid #8884;border-radius:.4em}"
+    "pre,code{font:.88rem/1.45 ui-monospace,monospace}nav{display:flex;justify-content:space-between;margin:1em 0}"
+    "aside,.widget{border-left:3px solid currentColor;padding:.1em .8em;margin:.6em 0}span.widget{display:inline-block}"
+    ".paragraph{display:block;margin:.8em 0}summary .paragraph,span.widget .paragraph{display:inline;margin:0}summary{cursor:pointer}math[display=block]{margin:1em 0}"
 )
 
 
@@ -36,7 +41,7 @@ def render(out: Path, labs: list[str], solved: bool) -> list[Path]:
         The files written.
 
     Raises:
-        RuntimeError: marimo could not export a lab; the message holds what it said.
+        RuntimeError: a lab could not be run; the message holds what Python said.
     """
     out.mkdir(parents=True, exist_ok=True)
     written = []
@@ -49,17 +54,42 @@ def render(out: Path, labs: list[str], solved: bool) -> list[Path]:
             notebook.notebook_path(lab, copies).write_text(texts[lab], encoding="utf-8")
         for lab in labs:
             page = out / f"{LABS[lab][0]}.html"
-            command = [sys.executable, "-m", "marimo", "export", "html", str(notebook.notebook_path(lab, copies))]
+            # Each in a process of its own: no lab meets what another one left behind.
+            command = [sys.executable, "-m", "checks.reading", str(notebook.notebook_path(lab, copies))]
             environment = {**os.environ, "MSDA_LABS": str(copies), "MSDA_READING": "1"}
-            done = subprocess.run(
-                [*command, "-o", str(page), "--force"], capture_output=True, text=True, env=environment, timeout=600
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+            if done.returncode:
+                raise RuntimeError(f"lab {lab} could not be run: {done.stderr.strip()}")
+            _page(
+                page, f"{lab} · {LABS[lab][1]}", _between(lab, labs) + done.stdout + _between(lab, labs), heading=False
             )
-            if done.returncode or not page.exists():
-                raise RuntimeError(f"marimo could not export lab {lab}: {done.stderr.strip() or done.stdout.strip()}")
             written.append(page)
             print(f"{page.name}", flush=True)
         written += [_index(out, labs, solved), _glossary(out, texts)]
     return written
+
+
+def _lab(path: Path) -> str:
+    """A notebook's cells as HTML, in order: the code a reader should see, and what it shows."""
+    parts = []
+    for cell in static.cells_of(path):
+        if not cell.hidden:
+            parts.append(static.python(cell.code))
+        if cell.output is not None:
+            parts.append(f"<div>{static.plain(cell.output)}</div>")
+    return "\n".join(parts)
+
+
+def _between(lab: str, labs: list[str]) -> str:
+    """The way to the pages before and after."""
+    at = labs.index(lab)
+    before, after = labs[at - 1 : at] if at else [], labs[at + 1 : at + 2]
+    link = lambda other, arrow: f'<a href="{LABS[other][0]}.html">{arrow.format(html.escape(LABS[other][1]))}</a>'  # noqa: E731
+    return (
+        f"<nav><span>{link(before[0], '← {}') if before else ''}</span>"
+        f'<span><a href="index.html">The labs</a> · <a href="glossary.html">Glossary</a></span>'
+        f"<span>{link(after[0], '{} →') if after else ''}</span></nav>"
+    )
 
 
 def _index(out: Path, labs: list[str], solved: bool) -> Path:
@@ -89,10 +119,12 @@ def _glossary(out: Path, texts: dict[str, str]) -> Path:
     return _page(out / "glossary.html", "Glossary", f'<dl>{items}</dl><p><a href="index.html">The labs</a></p>')
 
 
-def _page(path: Path, title: str, body: str) -> Path:
+def _page(path: Path, title: str, body: str, heading: bool = True) -> Path:
+    title = html.escape(title)
     path.write_text(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>{body}</body></html>\n",
+        f"<title>{title}</title><style>{STYLE}{static.CODE_STYLE}</style></head><body>"
+        f"{f'<h1>{title}</h1>' if heading else ''}{body}</body></html>\n",
         encoding="utf-8",
     )
     return path
@@ -112,3 +144,7 @@ def main(arguments: list[str]) -> int:
     written = render(options.out, labs, options.solved)
     print(f"{len(written)} pages in {options.out}; begin with {written[-2].name}.")
     return 0
+
+
+if __name__ == "__main__":
+    print(_lab(Path(sys.argv[1])))
