@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -107,6 +107,14 @@ def verdict(page, name: str):
 def wait_state(page, name: str, state: str, timeout: float = 30.0) -> None:
     """Wait until a verdict shows a state."""
     page.locator(f'[data-check="{name}"][data-state="{state}"]').wait_for(timeout=timeout * 1000)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for what no page shows, such as a saved file."""
+    late = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < late, f"it did not come true in {seconds:g} s"
+        time.sleep(0.1)
 
 
 def cell_of(page, function: str) -> str:
