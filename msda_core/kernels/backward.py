@@ -8,7 +8,7 @@ With g = grad_out[b, q, m, :] and s_ij = g . v_ij its dot products with the four
 
 One program owns the same tile as in the forward. Gradients of locations and weights belong to one row each, so they
 are plain stores, contiguous over the points. Only grad_value needs atomics. They are relaxed: nothing is read back
-before the kernel ends, and the ordered default would bring fences (and, up to Triton 3.6, would not vectorise).
+before the kernel ends, and the ordered default would bring fences (and, under Triton 3.6, would not vectorise).
 
 Bytes it should move: what the forward reads, once more; grad_out; three gradients; and the corners again, as
 reductions.
