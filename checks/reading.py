@@ -26,6 +26,7 @@ STYLE = (
     "pre,code{font:.88rem/1.45 ui-monospace,monospace}nav{display:flex;justify-content:space-between;margin:1em 0}"
     "aside,.widget{border-left:3px solid currentColor;padding:.1em .8em;margin:.6em 0}span.widget{display:inline-block}"
     ".paragraph{display:block;margin:.8em 0}summary .paragraph,span.widget .paragraph{display:inline;margin:0}summary{cursor:pointer}math[display=block]{margin:1em 0}"
+    "@media print{pre{white-space:pre-wrap}nav{display:none}}"
 )
 
 
