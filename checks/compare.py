@@ -44,7 +44,7 @@ def _compare(yours, truth, like, axes, parts, where) -> str | None:
     if isinstance(like, (tuple, list)):
         named = isinstance(like, list) and bool(axes) and not parts  # a list is an axis, a tuple is not
         if not isinstance(yours, (tuple, list)) or (len(yours) != len(like) and not named):
-            return f"{_subject(where)} {describe(yours)}, expected {len(like)} values: {describe(like)}.{_why(yours)}"
+            return f"{_subject(where)} {describe(yours)}, expected {len(like)} values: {describe(like)}.{_why(yours, where)}"
         lengths = f"yours has {len(yours)} {axes[0]}s, expected {len(like)}" if len(yours) != len(like) else ""
         lengths += f" at {where}" if lengths and where else ""
         for index, (y, t, k) in enumerate(zip(yours, truth, like)):
@@ -61,12 +61,12 @@ def _compare(yours, truth, like, axes, parts, where) -> str | None:
         yours = bool(yours)
     if isinstance(like, (bool, str)) or like is None:
         if not isinstance(yours, type(like)) or yours != like:
-            return f"{_subject(where)} {describe(yours)}, expected {like!r}.{_why(yours)}"
+            return f"{_subject(where)} {describe(yours)}, expected {like!r}.{_why(yours, where)}"
         return None
     if isinstance(like, numbers.Number):
         return _compare_number(yours, truth, like, where)
     if yours != like:
-        return f"{_subject(where)} {describe(yours)}, expected {describe(like)}.{_why(yours)}"
+        return f"{_subject(where)} {describe(yours)}, expected {describe(like)}.{_why(yours, where)}"
     return None
 
 
@@ -74,7 +74,7 @@ def _compare_number(yours, truth, like, where) -> str | None:
     if isinstance(yours, Tensor) and yours.numel() == 1 and yours.device.type != "meta":
         yours = yours.item()
     if isinstance(yours, bool) or not isinstance(yours, numbers.Real):
-        return f"{_subject(where)} {describe(yours)}, expected a number.{_why(yours)}"
+        return f"{_subject(where)} {describe(yours)}, expected a number.{_why(yours, where)}"
     integral = isinstance(like, int)
     tolerance = 0 if integral else ROUNDINGS * torch.finfo(torch.float32).eps * max(1.0, abs(truth))
     if abs(yours - truth) <= tolerance or yours == truth or (math.isnan(yours) and math.isnan(truth)):
@@ -87,7 +87,9 @@ def _compare_number(yours, truth, like, where) -> str | None:
 def _compare_tensor(yours, truth, like, axes, where) -> str | None:
     of = f" of {where}" if where else ""
     if not isinstance(yours, Tensor):
-        return f"{_subject(where)} {describe(yours)}, expected a tensor of shape {tuple(like.shape)}.{_why(yours)}"
+        return (
+            f"{_subject(where)} {describe(yours)}, expected a tensor of shape {tuple(like.shape)}.{_why(yours, where)}"
+        )
     if yours.shape != like.shape:
         return f"the shape{of} is {tuple(yours.shape)}, expected {tuple(like.shape)}.{_shape_hint(yours, like)}"
     if yours.device != like.device:
@@ -119,7 +121,9 @@ def _compare_tensor(yours, truth, like, axes, where) -> str | None:
     names = axes[-len(index) :] if len(axes) >= len(index) else [f"axis {i}" for i in range(len(index))]
     at = ", ".join(f"{name} {i}" for name, i in zip(names, index))
     at = f" at {where + ', ' if where and at else where}{at}" if at or where else ""
-    poison = " A value that is not a number was never written." if math.isnan(mine[index].item()) else ""
+    poison = (
+        " NaN: it was never written, or computed from something that is NaN." if math.isnan(mine[index].item()) else ""
+    )
     return f"yours {a}, expected {b}{at}{share}.{poison}"
 
 
@@ -149,8 +153,8 @@ def _subject(where: str) -> str:
     return f"{where} is" if where else "your function returned"
 
 
-def _why(yours) -> str:
-    if yours is None:
+def _why(yours, where: str) -> str:
+    if yours is None and not where:  # of a part, a return statement has said so
         return " Is the return statement missing?"
     if callable(yours):
         return " Are the brackets of a call missing?"

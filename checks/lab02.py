@@ -2,9 +2,11 @@
 
 import numbers
 import time
+from functools import reduce
 from math import floor, prod
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from checks.exercise import Draw, Failed, Mistake, Property, exercise
 from msda_core import reference
@@ -99,6 +101,16 @@ exercise(
             "NumPy counts bytes. PyTorch and Triton count elements, and multiply by the size of one at the very end.",
         ),
         Mistake(
+            "when the last axis gets a stride of 0",
+            lambda shape: (*(prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)), 0),
+            "With stride 0 the next index is the same element again. How far is it to the neighbour?",
+        ),
+        Mistake(
+            "when the sizes to the right are added instead of multiplied",
+            lambda shape: (*(sum(shape[axis + 1 :]) for axis in range(len(shape) - 1)), 1),
+            "Three rows of four are twelve elements.",
+        ),
+        Mistake(
             "when the shape itself is returned",
             lambda shape: tuple(shape),
             "The shape says how many there are. The stride says how far it is from one to the next.",
@@ -160,6 +172,11 @@ def backwards(draw: Draw):
     return (draw.integer(1, 3), draw.integer(1, 4)), (draw.integer(7, 9), -1)
 
 
+def before_the_first(draw: Draw):
+    """an axis that runs backwards may lead to before the element at index 0: the offset is negative"""
+    return (draw.integer(1, 2), draw.integer(4, 6)), (draw.integer(2, 3), -draw.integer(5, 9))
+
+
 def beyond_32_bits(draw: Draw):
     """in a large batch offsets pass 2**31, and stay exact"""
     image = 22_223 * 8 * 32
@@ -174,7 +191,7 @@ def beyond_32_bits(draw: Draw):
 exercise(
     "02.flat_offset",
     reference=_dot,
-    cases=[without_gaps, transposed, every_other_column, expanded, backwards, beyond_32_bits],
+    cases=[without_gaps, transposed, every_other_column, expanded, backwards, before_the_first, beyond_32_bits],
     properties=[_whole_numbers(without_gaps)],
     mistakes=[
         Mistake(
@@ -186,6 +203,31 @@ exercise(
             "when the last index is added as it is",
             lambda index, strides: _dot(index[:-1], strides) + index[-1],
             "In a contiguous tensor the last stride is 1. Is it in a slice with a step?",
+        ),
+        Mistake(
+            "when only the first axis counts",
+            lambda index, strides: index[0] * strides[0],
+            "All axes contribute. Does a loop end before it has come to the second, with a `return` inside it?",
+        ),
+        Mistake(
+            "when only the last axis counts",
+            lambda index, strides: index[-1] * strides[-1],
+            "All axes contribute. Does each turn of a loop forget what the turns before have found?",
+        ),
+        Mistake(
+            "when only the first two axes count",
+            lambda index, strides: _dot(index[:2], strides),
+            "A matrix has two axes. A tensor may have any number.",
+        ),
+        Mistake(
+            "when steps and strides are added up first, and multiplied then",
+            lambda index, strides: sum(index) * sum(strides),
+            "Each axis has a stride of its own: multiply axis by axis.",
+        ),
+        Mistake(
+            "when the offset so far is multiplied by each stride",
+            lambda index, strides: reduce(lambda offset, pair: offset * pair[1] + pair[0], zip(index, strides), 0),
+            "That is how one counts with *sizes*. A stride says already how far a step along its axis goes.",
         ),
         Mistake(
             "when the strides are left out",
@@ -218,6 +260,16 @@ exercise(
             "A negative stride walks backwards.",
         ),
         Mistake(
+            "when a negative offset becomes 0",
+            lambda index, strides: max(_dot(index, strides), 0),
+            "The offset counts from the element at index 0, and memory goes on before it.",
+        ),
+        Mistake(
+            "when a negative offset loses its sign",
+            lambda index, strides: abs(_dot(index, strides)),
+            "An offset has a direction. Below 0 lies what comes before the element at index 0.",
+        ),
+        Mistake(
             "when the sum is kept in 32 bits, and wraps",
             lambda index, strides: _int32(_dot(index, strides)),
             "Past 2**31 - 1 a 32-bit integer starts again at -2**31. Python's own integers do not; torch.int32 and "
@@ -243,6 +295,13 @@ exercise(
 def _corner_offsets(level_start, W, x0, y0, row_stride):
     first = (level_start + y0 * W + x0) * row_stride
     return first, first + row_stride, first + W * row_stride, first + (W + 1) * row_stride
+
+
+def _outside_gets(mark, level_start, W, x0, y0, row_stride):
+    """A wrong answer: pixels to the left, to the right and above are marked."""
+    pixels = [(x0 + dx, y0 + dy) for dy in (0, 1) for dx in (0, 1)]
+    offsets = _corner_offsets(level_start, W, x0, y0, row_stride)
+    return tuple(offset if 0 <= x < W and y >= 0 else mark for (x, y), offset in zip(pixels, offsets, strict=True))
 
 
 def the_first_level(draw: Draw):
@@ -328,6 +387,49 @@ exercise(
                 (level_start + y0 * W + x0) * row_stride + step for step in (0, 1, W, W + 1)
             ),
             "Is the pixel to the right one element further, or one pixel further?",
+        ),
+        Mistake(
+            "when the pixel to the right is taken to lie one element further",
+            lambda *args: tuple(
+                offset - dx * (args[4] - 1) for offset, dx in zip(_corner_offsets(*args), (0, 1, 0, 1), strict=True)
+            ),
+            "One element further is the next channel of the same pixel.",
+        ),
+        Mistake(
+            "when x is added in pixels to an offset in elements",
+            lambda level_start, W, x0, y0, row_stride: tuple(
+                (level_start + (y0 + dy) * W) * row_stride + x0 + dx for dy in (0, 1) for dx in (0, 1)
+            ),
+            "From one pixel to the next it is a row of the table. How many elements is that?",
+        ),
+        Mistake(
+            "when only the start of the level is multiplied by row_stride",
+            lambda level_start, W, x0, y0, row_stride: tuple(
+                level_start * row_stride + (y0 + dy) * W + x0 + dx for dy in (0, 1) for dx in (0, 1)
+            ),
+            "Start, rows and columns are all counted in pixels. All of them have to become elements.",
+        ),
+        Mistake(
+            "when only the rows above are multiplied by row_stride",
+            lambda level_start, W, x0, y0, row_stride: tuple(
+                level_start + (y0 + dy) * W * row_stride + x0 + dx for dy in (0, 1) for dx in (0, 1)
+            ),
+            "Start, rows and columns are all counted in pixels. All of them have to become elements.",
+        ),
+        Mistake(
+            "when the third and the fourth corner change places",
+            lambda *args: tuple(_corner_offsets(*args)[i] for i in (0, 1, 3, 2)),
+            "Not round the square: first the two of the upper row, then the two of the lower row, left to right.",
+        ),
+        Mistake(
+            "when a pixel outside the image gets the offset -1",
+            lambda *args: _outside_gets(-1, *args),
+            "Only compute. The caller looks at x and y, and never at the offset, to decide what may be read.",
+        ),
+        Mistake(
+            "when a pixel outside the image gets no offset",
+            lambda *args: _outside_gets(None, *args),
+            "Only compute. The caller looks at x and y, and never at the offset, to decide what may be read.",
         ),
         Mistake(
             "when a corner outside the image is moved inside",
@@ -433,6 +535,23 @@ def heads_outermost(draw: Draw):
     return _flat_inputs(draw, B=2, Q=1, starts=[7, 22], S=34, stored="BMSD", spread=0.1)
 
 
+def a_piece_of_something_larger(draw: Draw):
+    """`value` may be cut out of a larger tensor: then no stride follows from its shape"""
+    memory, (B, S, M, D), _, *rest = _flat_inputs(draw, B=2, Q=1, spread=-0.1)
+    larger = torch.full((B, S + 2, M + 1, D + 2), float("nan"))
+    view = larger[:, :S, :M, :D]
+    view.copy_(memory[: B * S * M * D].reshape(B, S, M, D))
+    return larger.flatten(), (B, S, M, D), view.stride(), *rest
+
+
+def to_the_last_byte(draw: Draw):
+    """memory ends with the last pixel: what would lie beyond cannot even be read"""
+    memory, (B, S, M, D), *rest = _flat_inputs(draw, Q=3, K=2, shapes=((2, 3), (3, 5)), spread=-0.2)
+    locations = rest[3]
+    locations[0, :, :, 1, 0] = torch.tensor([(0.3, 1.05), (1.02, 0.9), (0.8, 1.1)])[:, None]
+    return memory[: S * M * D].clone(), (B, S, M, D), *rest
+
+
 def channels_outermost(draw: Draw):
     """memory as (B, M, D, S), as a convolution leaves it: the channels of a pixel lie far apart"""
     return _flat_inputs(draw, starts=[7, 22], S=34, stored="BMDS", D=5, spread=0.1)
@@ -440,7 +559,8 @@ def channels_outermost(draw: Draw):
 
 def _flat(memory, shape, strides, spatial_shapes, level_start_index, sampling_locations, attention_weights, *,
           width=lambda H, W: W, starts=None, base=None, strided=lambda shape, strides: strides, start_step=None,
-          outside="skip", attend=True, half=0.5, flip=False, scale=lambda H, W: (W, H), add=True, mean=False):  # fmt: skip
+          outside="skip", attend=True, half=0.5, flip=False, scale=lambda H, W: (W, H), add=True, mean=False,
+          level=lambda H, W: (H, W), down=floor, order=(0, 1, 2, 3), heads_last=False):  # fmt: skip
     """The right answer, and by its options the wrong ones."""
     B, S, M, D = shape
     step_b, step_s, step_m, step_d = strides = strided(shape, strides)
@@ -450,41 +570,51 @@ def _flat(memory, shape, strides, spatial_shapes, level_start_index, sampling_lo
     out = memory.new_zeros(B, Q, M, D)
     channels = torch.arange(D) * step_d
     for b, q, m, l, k in _every(B, Q, M, len(levels), K):
-        H, W = levels[l]
+        H, W = level(*levels[l])
         x, y = sampling_locations[b, q, m, l, k].tolist()[:: -1 if flip else 1]
         x, y = x * scale(H, W)[0] - half, y * scale(H, W)[1] - half
-        x0, y0 = floor(x), floor(y)
+        x0, y0 = down(x), down(y)
         attention = attention_weights[b, q, m, l, k].item() if attend else 1
         at_level = firsts[l] * (step_s if start_step is None else start_step)
         at_level += b * step_b + m * step_m if base is None else base(b, m, strides)
-        for i, j, weight in (
-            (x0, y0, (x0 + 1 - x) * (y0 + 1 - y)),
-            (x0 + 1, y0, (x - x0) * (y0 + 1 - y)),
-            (x0, y0 + 1, (x0 + 1 - x) * (y - y0)),
-            (x0 + 1, y0 + 1, (x - x0) * (y - y0)),
-        ):
+        weights = (x0 + 1 - x) * (y0 + 1 - y), (x - x0) * (y0 + 1 - y), (x0 + 1 - x) * (y - y0), (x - x0) * (y - y0)
+        if outside == "drop the point" and not (0 <= x0 < W - 1 and 0 <= y0 < H - 1):
+            continue
+        for corner, place in enumerate(order):
+            i, j, weight = x0 + corner % 2, y0 + corner // 2, weights[place]
             inside = 0 <= i < W and 0 <= j < H
             if outside == "clamp":
                 i, j = min(max(i, 0), W - 1), min(max(j, 0), H - 1)
             elif outside == "times zero":
                 weight *= inside
-            elif not inside and not _let_through(outside, i, j, H, W):
+            elif outside == "read, then drop":
+                memory[at_level + (j * W + i) * step_s + channels]
+                if not inside:
+                    continue
+            elif outside in ("memory[0]", "memory[0] times zero") and not inside:
+                out[b, q, m] += attention * weight * memory[channels] * (outside == "memory[0]")
+                continue
+            elif not _counts_as_inside(outside, i, j, H, W):
                 continue
             part = attention * weight * memory[at_level + (j * width(H, W) + i) * step_s + channels]
             out[b, q, m] = out[b, q, m] + part if add else part
+    out = out.transpose(2, 3) if heads_last else out
     return out.reshape(B, Q, M * D) / (len(levels) * K if mean else 1)
 
 
-def _let_through(test: str, i: int, j: int, H: int, W: int) -> bool:
-    """Whether a pixel outside passes a test for being inside; all but the first are wrong tests."""
+def _counts_as_inside(test: str, i: int, j: int, H: int, W: int) -> bool:
+    """Whether pixel (i, j) passes a test for being inside; those listed are wrong tests."""
+    right = 0 <= i < W and 0 <= j < H
     return {
-        "skip": False,
         "read": True,
         "rows": 0 <= j < H,
         "columns": 0 <= i < W,
         "level": 0 <= j * W + i < H * W,
         "one more": 0 <= i <= W and 0 <= j <= H,
-    }[test]
+        "one less": 0 < i < W and 0 < j < H,
+        "far edges": i < W and j < H,
+        "other size": 0 <= i < H and 0 <= j < W,
+    }.get(test, right)
 
 
 def _every(*sizes):
@@ -509,12 +639,34 @@ FLAT_CASES = [
     coarse_level_first,
     heads_outermost,
     channels_outermost,
+    a_piece_of_something_larger,
+    to_the_last_byte,
 ]
 FLAT_MISTAKES = [
     _flat_mistake(
         "when H stands in for W",
         "To the pixel below it is one image row. How many pixels is that?",
         width=lambda H, W: H,
+    ),
+    _flat_mistake(
+        "when spatial_shapes is taken for (W, H)",
+        "It holds the height first. Which of the two is the length of a row?",
+        level=lambda H, W: (W, H),
+    ),
+    _flat_mistake(
+        "when the weights of the second and the third corner change places",
+        "Corners and weights come in one order: first along x, then down.",
+        order=(0, 2, 1, 3),
+    ),
+    _flat_mistake(
+        "when coordinates are truncated, so that -0.3 becomes 0",
+        "Left of the first pixel's centre, the upper left pixel is the one at -1: round down, not toward zero.",
+        down=int,
+    ),
+    _flat_mistake(
+        "when the channels of the result come out head by head within each channel",
+        "In the result, head 0 comes with all of its channels, then head 1.",
+        heads_last=True,
     ),
     _flat_mistake(
         "when heads are forgotten in the offset",
@@ -557,6 +709,16 @@ FLAT_MISTAKES = [
         strided=lambda shape, strides: (*strides[:3], 1),
     ),
     _flat_mistake(
+        "when one image is taken to lie S*M*D elements from the next",
+        "It does if nothing lies between the images. `strides` says how far it is here.",
+        strided=lambda shape, strides: (prod(shape[1:]), *strides[1:]),
+    ),
+    _flat_mistake(
+        "when one head is taken to lie D elements from the next",
+        "It does if `value` is contiguous. `strides` says how far it is here.",
+        strided=lambda shape, strides: (*strides[:2], shape[3], strides[3]),
+    ),
+    _flat_mistake(
         "when one pixel is taken to lie M*D elements from the next",
         "It does if `value` is contiguous. `strides` says how far it is here.",
         strided=lambda shape, strides: (strides[0], shape[2] * shape[3], *strides[2:]),
@@ -591,6 +753,31 @@ FLAT_MISTAKES = [
         "One step left of pixel (0, 1) is still inside the level's memory, and not in the image. Test x and y, not the "
         "offset.",
         outside="level",
+    ),
+    _flat_mistake(
+        "when row 0 and column 0 count as outside",
+        "Pixels count from 0. Which is the first one of a row?",
+        outside="one less",
+    ),
+    _flat_mistake(
+        "when only the right and the lower edge are tested",
+        "A point near the left edge has a corner at column -1, and its offset is a number like any other.",
+        outside="far edges",
+    ),
+    _flat_mistake(
+        "when x is tested against H and y against W",
+        "Which of x and y walks along a row, and how many pixels has a row?",
+        outside="other size",
+    ),
+    _flat_mistake(
+        "when a point is left out as soon as one of its corners lies outside",
+        "Each corner is inside or outside on its own. Those inside still count.",
+        outside="drop the point",
+    ),
+    _flat_mistake(
+        "when a pixel outside is read first, and dropped afterwards",
+        "What is read need not even be memory of yours: on a GPU the read itself may end the program. Decide, then read.",
+        outside="read, then drop",
     ),
     _flat_mistake(
         "when pixels outside are read from the border",
@@ -699,6 +886,21 @@ exercise(
             "The first element has index 0. What is the index of the last of n elements?",
         ),
         Mistake(
+            "when the number of elements has to be an int32, and not only the largest index",
+            lambda B, S, M, D: (B * S * M * D <= INT32_MAX, _overflow(B, S, M, D)[1]),
+            "The first element has index 0. What is the index of the last of n elements?",
+        ),
+        Mistake(
+            "when the last index along each axis is multiplied with the others",
+            lambda B, S, M, D: ((B - 1) * (S - 1) * (M - 1) * (D - 1) <= INT32_MAX, _overflow(B, S, M, D)[1]),
+            "The last of 2 × 3 elements has index 5, not 1 × 2. Count the elements; the last index is one less.",
+        ),
+        Mistake(
+            "when the first result says whether it overflows",
+            lambda B, S, M, D: (not _overflow(B, S, M, D)[0], _overflow(B, S, M, D)[1]),
+            "True is to mean that everything fits.",
+        ),
+        Mistake(
             "when the last batch size that fits is given for the first that does not",
             lambda B, S, M, D: (_overflow(B, S, M, D)[0], 2**31 // (S * M * D)),
             "At that batch size everything still has a number. One more.",
@@ -743,6 +945,21 @@ exercise(
             lambda B, S, M, D: _overflow(B, S, 1, D),
             "How many elements does one pixel have?",
         ),
+        Mistake(
+            "when channels are forgotten",
+            lambda B, S, M, D: _overflow(B, S, M, 1),
+            "How many elements does one pixel have?",
+        ),
+        Mistake(
+            "when the given batch counts into the size of one image",
+            lambda B, S, M, D: (_overflow(B, S, M, D)[0], 2**31 // (B * S * M * D) + 1),
+            "The second result does not depend on B: it is the batch size at which S, M and D become too many.",
+        ),
+        Mistake(
+            "with a true division, which makes floats",
+            lambda B, S, M, D: (_overflow(B, S, M, D)[0], 2**31 / (S * M * D) + 1),
+            "A batch holds whole images. `//` rounds down, `/` does not.",
+        ),
     ],
     hints=[
         "How many elements does the tensor have, and what is the index of the last one?",
@@ -771,6 +988,31 @@ def _samples_per_second(answer) -> str:
     return f"{rate(answer):,.0f} samples a second; the same on grid_sample, {rate(_flat_reference):,.0f}."
 
 
+class _Calls(TorchFunctionMode):
+    """Counts the calls of PyTorch's functions."""
+
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _no_loop(answer, draw: Draw) -> None:
+    counts = []
+    for more in (1, 3):
+        args = _flat_inputs(draw, Q=2 * more, M=more, K=more, B=more)
+        with _Calls() as calls:
+            answer(*args)
+        counts.append(calls.count)
+    if counts[1] > counts[0]:
+        raise Failed(
+            f"one call takes {counts[0]:,} calls of PyTorch's functions, and a larger one of the same levels takes "
+            f"{counts[1]:,}. The tensors should grow, and not the number of calls.",
+            key="a loop",
+        )
+
+
 exercise(
     "02.msda_gather",
     reference=_flat_reference,
@@ -784,7 +1026,25 @@ exercise(
     limit=10.0,
     stretch=True,
     score=_samples_per_second,
-    mistakes=FLAT_MISTAKES,
+    properties=[Property("no_loop", "more images, queries, heads or points take no more calls of PyTorch", _no_loop)],
+    mistakes=[
+        *FLAT_MISTAKES,
+        _flat_mistake(
+            "when the first number of memory counts in the place of each pixel outside",
+            "An offset that can be read makes no zero of what lies there. What has to happen to it after the read?",
+            outside="memory[0]",
+        ),
+        _flat_mistake(
+            "when the first number of memory is read in the place of a pixel outside, and multiplied by zero",
+            "Zero times NaN is NaN. `torch.where` chooses, and does not multiply.",
+            outside="memory[0] times zero",
+        ),
+        _flat_mistake(
+            "when a loop goes over points",
+            "The numbers are right. Let an axis of a tensor take the place of each loop: `torch.arange(B)[:, None, None]` is "
+            "every b at once.",
+        ),
+    ],
     hints=[
         "In `msda_flat` every loop gave one part of the offset. Which of these parts change with b, with m, with l, and with "
         "the corner?",

@@ -148,14 +148,14 @@ def _():
 
 @app.function
 def flat_offset(index: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Where in memory an element lies, counted in elements from the tensor's first one.
+    """Where in memory an element lies, counted in elements from the one at index (0, 0, ...).
 
     Args:
         index: where the element is along each axis.
         strides: elements from one index to the next along each axis; may be 0 or negative.
 
     Returns:
-        The offset.
+        The offset; negative where the element lies before the one at index (0, 0, ...).
     """
     raise NotImplementedError("02.flat_offset")
 

@@ -20,14 +20,14 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def flat_offset(index: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Where in memory an element lies, counted in elements from the tensor's first one.
+    """Where in memory an element lies, counted in elements from the one at index (0, 0, ...).
 
     Args:
         index: where the element is along each axis.
         strides: elements from one index to the next along each axis; may be 0 or negative.
 
     Returns:
-        The offset.
+        The offset; negative where the element lies before the one at index (0, 0, ...).
     """
     return sum(i * stride for i, stride in zip(index, strides))
 
