@@ -141,7 +141,8 @@ def _():
     ## 2 · From an index to an address
 
     With the strides, every element has an address, whatever was done to the tensor. This one function is all that
-    square brackets are.
+    square brackets are. It asks nothing of the strides: `expand` above has a stride of 0, and in NumPy `a[::-1]` has a
+    negative one.
     """)
     return
 
@@ -236,7 +237,8 @@ def _(strip_b, strip_level, strip_levels, strip_m, strip_x, strip_y):
         f"Move one slider at a time. From the first corner to the others it is **{_offsets[1] - _offsets[0]}**, "
         f"**{_offsets[2] - _offsets[0]}** and **{_offsets[3] - _offsets[0]}** elements. Which sliders change these "
         "three numbers, and which only move all four corners together? Then go off the left edge: the offset of a "
-        "pixel that does not exist is still the address of *something*."
+        "pixel that does not exist is still the address of *something*.\n\nWhat you see is a **table**: a row for each "
+        "pixel, and in it all channels of all heads, here 2 × 4 elements. The exercise calls it so."
     )
     return (strip_picture,)
 
@@ -330,7 +332,7 @@ def _():
     and the start of each level, since levels need not lie one after another.
 
     Between the levels, and around them, memory holds other people's numbers. Here those are NaN, so that reading one
-    shows.
+    shows. You have the parts: `flat_offset`, `corner_offsets`, and from lab 01 `to_pixels` and `corner_weights`.
     """)
     return
 
@@ -459,21 +461,18 @@ def _():
 
 @app.cell(hide_code=True)
 def _(batch, guess_wrap):
-    mo.stop(
-        guess_wrap.value is None,
-        mo.callout(mo.md("What this slider does to an index shows here once you have chosen above."), kind="neutral"),
-    )
     _levels = [(100, 167), (50, 84), (25, 42), (13, 21)]
     _S = sum(_H * _W for _H, _W in _levels)
     _image = _S * 8 * 32
-    _picture, _held = memory.index_in_32_bits(batch.value, _image)
     mo.vstack(
         [
             mo.md(
                 f"A detector on an 800 × 1333 photograph has S = {_S:,} pixels on four levels; with 8 heads of 32 channels, one "
                 f"image of `value` is {_image:,} numbers."
             ),
-            _picture,
+            mo.callout(mo.md("What a batch of them does to an index shows here once you have chosen above."), kind="neutral")
+            if guess_wrap.value is None
+            else memory.index_in_32_bits(batch.value, _image)[0],
         ]
     )
     return

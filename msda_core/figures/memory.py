@@ -67,7 +67,8 @@ def views(name: str) -> Picture:
         "",
         "new memory: every number was copied" if moved else "the same memory: no number has moved",
     ]
-    grid.text(1.06, 0.95, "\n".join(facts), transform=grid.transAxes, va="top", family="monospace", fontsize=11)
+    beside = figure.text(0.55, 0.93, "\n".join(facts), va="top", family="monospace", fontsize=11)
+    beside.set_in_layout(False)  # the grid's width differs, and nothing else is to move with it
     grid.set_title(name, loc="left", family="monospace")
     grid.axis("off")
 
@@ -133,7 +134,8 @@ def memory_strip(
     grid.set(xlim=(-1.2, max(W, 6) + 1.2), ylim=(H + 1.2, -1.2), xticks=[], yticks=[])
     grid.set_aspect("equal", anchor="W")
     listed = [
-        f"({x:>2}, {y:>2})   offset {offset:>4}" + ("" if there else "   not a pixel of this level")
+        f"({x:>2}, {y:>2})   offset {offset:>4}"
+        + ("" if there else "   not a pixel of this level" if 0 <= offset < total else "   outside all of value")
         for (x, y), offset, there in zip(corners, offsets, inside)
     ]
     heading = f"(x, y)     image {b}, head {m}, channel 0"
@@ -157,7 +159,7 @@ def memory_strip(
         if there:
             line.add_patch(Rectangle((offset, 0), max(D, total / 400), 1, facecolor=colour, edgecolor=colour))
         elif 0 <= offset < total:
-            line.add_patch(Rectangle((offset, -0.25), max(D, total / 400), 1.5, fill=False, linestyle="--"))
+            line.add_patch(Rectangle((offset, 0), max(D, total / 400), 1, fill=False, linestyle="--"))
     line.set(xlim=(-total * 0.01, total * 1.01), ylim=(-0.6, 3.0), yticks=[])
     line.set_title(f"all of memory: one line of {total} elements", loc="left", fontsize=10)
     for side in ("left", "top", "right", "bottom"):
@@ -177,9 +179,9 @@ def memory_strip(
             for d in range(1, D):
                 zoom.plot([left + d] * 2, [0, 1], color=GREY, linewidth=0.25)
         zoom.plot([row * M * D] * 2, [-0.12, 1.12], color="black", linewidth=1)
-        label = row - b * S - starts[level]
-        if last - first <= 16 and 0 <= label < H * W:
-            zoom.text((row + 0.5) * M * D, -0.2, f"pixel {row - b * S}", ha="center", va="top", fontsize=7, color=GREY)
+        if last - first <= 16:
+            name = f"pixel {row % S}" + ("" if row // S == b else f"\nof image {row // S}")
+            zoom.text((row + 0.5) * M * D, -0.2, name, ha="center", va="top", fontsize=7, color=GREY)
     zoom.plot([high] * 2, [-0.12, 1.12], color="black", linewidth=1)
     for (x, y), offset, colour, hatch, there in zip(corners, offsets, CORNER_COLOURS, CORNER_HATCHES, inside):
         if not 0 <= offset < total:
@@ -188,7 +190,7 @@ def memory_strip(
         zoom.add_patch(Rectangle((offset, 0), D, 1, edgecolor="black", linewidth=1.3, **style))
         name = f"({x}, {y})" if there else f"({x}, {y})\nlands here"
         zoom.text(offset + D / 2, 1.2, name, ha="center", va="bottom", fontsize=8)
-    zoom.set(xlim=(low - 1, high + 1), ylim=(-0.7, 2.2), yticks=[])
+    zoom.set(xlim=(low - 1, high + 1), ylim=(-1.1, 2.2), yticks=[])
     zoom.set_xlabel(f"closer: elements; each box is one head of one pixel, D = {D} elements wide", fontsize=9)
     for side in ("left", "top", "right", "bottom"):
         zoom.spines[side].set_visible(False)
@@ -253,7 +255,9 @@ def corner_distances(layout: str, H: int, W: int, M: int, D: int, itemsize: int)
     bars = left.barh(range(4), distances.values(), color=colours, edgecolor="black", linewidth=0.6, left=0)
     for bar, hatch, distance in zip(bars, hatches, distances.values()):
         bar.set_hatch(hatch)
-        left.text(distance * 1.2, bar.get_y() + bar.get_height() / 2, f"{distance:,} B", va="center", fontsize=9)
+        box = dict(boxstyle="round,pad=0.15", facecolor="white", edgecolor="none")
+        middle = bar.get_y() + bar.get_height() / 2
+        left.text(distance * 1.2, middle, f"{distance:,} B", va="center", fontsize=9, bbox=box)
     left.set_xscale("log", base=2)
     left.axvline(32, color=RED, linestyle="--", linewidth=1)
     left.text(34, -0.75, "one sector: 32 B", color=RED, fontsize=8, va="center")
