@@ -12,7 +12,8 @@ Every figure says what it counts:
     error     largest error against float64, over the largest magnitude, on the first batch item
 
 Inputs as in the decoder of Deformable DETR (300 queries, locations anywhere) and its encoder (every pixel a query,
-points around it). `--peer NAME=MODULE:FUNCTION` adds any function of the operator's signature, a learner's own included.
+points around it, `--spread` pixels wide). At encoder scale the operator has two ways, and both are shown: `plain` and
+`merged` (`msda_core.kernels.merged`); `msda_core` is the one that it takes unasked. `--peer NAME=MODULE:FUNCTION` adds any function of the operator's signature, a learner's own included.
 """
 
 import argparse
@@ -34,9 +35,18 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from msda_core import reference
-from msda_core.ops import multi_scale_deformable_attention
+from msda_core.ops import merging, multi_scale_deformable_attention
 
-__all__ = ["PRESETS", "cpu_ratio", "make_inputs", "main", "measure", "plain_grid_sample", "pyramid"]
+__all__ = [
+    "PRESETS",
+    "cpu_ratio",
+    "encoder_locations",
+    "make_inputs",
+    "main",
+    "measure",
+    "plain_grid_sample",
+    "pyramid",
+]
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 PRESETS = ("decoder", "encoder")
@@ -53,12 +63,11 @@ def pyramid(height: int, width: int) -> list[tuple[int, int]]:
 
 def make_inputs(
     preset: str, dtype: torch.dtype, levels: list[tuple[int, int]], device: str, loc_dtype: torch.dtype | None = None,
-    B: int | None = None, Q: int = 300, seed: int = 0,
+    B: int | None = None, Q: int = 300, seed: int = 0, spread: float | str = 2.0,
 ) -> list[Tensor]:  # fmt: skip
     """The five tensors of a call, and a gradient for its output.
 
-    decoder: B = 4, Q = 300, locations uniform in [0, 1]. encoder: B = 2, Q = S, each query's own pixel centre plus a
-    Gaussian of 2 pixels at every level.
+    decoder: B = 4, Q = 300, locations uniform in [0, 1]. encoder: B = 2, Q = S, locations as `encoder_locations` draws them.
     """
     generator = torch.Generator(device).manual_seed(seed)
     shapes = torch.tensor(levels, device=device)
@@ -71,15 +80,7 @@ def make_inputs(
         loc = torch.rand(B, Q, M, L, K, 2, **draw)
     else:
         B, Q = B or 2, S
-        centres = torch.cat([
-            torch.stack([
-                ((torch.arange(w, device=device) + 0.5) / w).expand(h, w),
-                ((torch.arange(h, device=device) + 0.5) / h)[:, None].expand(h, w),
-            ], -1).view(-1, 2)
-            for h, w in levels
-        ])  # fmt: skip
-        spread = 2 * torch.randn(B, Q, M, L, K, 2, **draw) / shapes.flip(-1)[:, None]
-        loc = centres[None, :, None, None, None] + spread
+        loc = encoder_locations((B, Q, M, L, K, 2), levels, spread, device, generator)
     attn = torch.rand(B, Q, M, L * K, **draw).softmax(-1).view(B, Q, M, L, K)
     value = torch.randn(B, S, M, D, **draw)
     grad_out = torch.randn(B, Q, M * D, **draw)
@@ -87,12 +88,57 @@ def make_inputs(
     return [value.to(dtype), shapes, starts, loc.to(loc_dtype), attn.to(loc_dtype), grad_out.to(dtype)]
 
 
+def encoder_locations(
+    shape: tuple[int, ...], levels: list[tuple[int, int]], spread: float | str, device: str, generator: torch.Generator
+) -> Tensor:
+    """Where the pixels of a pyramid look: (B, Q, M, L, K, 2), float32.
+
+    Args:
+        shape: (B, Q, M, L, K, 2), with one query for each pixel of `levels`.
+        spread: of a Gaussian around each query's own pixel centre, in pixels of every level; "initial" for the offsets that
+            Deformable DETR starts from, point k going k + 1 pixels into a direction of the head's own; "uniform" in [0, 1].
+    """
+    _, Q, heads, _, points, _ = shape
+    draw = dict(device=device, generator=generator)
+    if spread == "uniform":
+        return torch.rand(shape, **draw)
+    sizes = torch.tensor(levels, device=device).flip(-1)[:, None]  # (W, H) of each level
+    centres = torch.cat([
+        torch.stack([
+            ((torch.arange(w, device=device) + 0.5) / w).expand(h, w),
+            ((torch.arange(h, device=device) + 0.5) / h)[:, None].expand(h, w),
+        ], -1).view(-1, 2)
+        for h, w in levels
+    ])  # fmt: skip
+    if spread == "initial":
+        angle = torch.arange(heads, device=device) * (2 * math.pi / heads)
+        direction = torch.stack([angle.cos(), angle.sin()], -1)
+        direction = direction / direction.abs().amax(-1, keepdim=True)
+        offsets = direction[:, None, None] * torch.arange(1, points + 1, device=device)[:, None]
+        offsets = (offsets / sizes).expand(shape)
+    else:
+        offsets = float(spread) * torch.randn(shape, **draw) / sizes
+    return centres[None, :, None, None, None] + offsets
+
+
 # ------------------------------------------------------------------------------------------------- what is compared
+
+#: The operator under the names of the table: as it chooses, and each of its ways at encoder scale.
+OURS = ("msda_core", "plain", "merged")
+
+
+def _one_way(merged: bool) -> Operator:
+    def operator(value, shapes, starts, loc, attn):
+        with merging(merged):
+            return multi_scale_deformable_attention(value, shapes, starts, loc, attn)
+
+    return operator
 
 
 def operators(peers: list[str], levels: list[tuple[int, int]], compile_reference: bool) -> dict[str, Operator]:
     """Name → function. What is not installed is left out, and the table says so."""
     table: dict[str, Operator] = {"msda_core": multi_scale_deformable_attention}
+    table |= {"plain": _one_way(False), "merged": _one_way(True)}
     table["reference"] = lambda v, sh, st, loc, a: reference.msda(v, levels, None, loc, a)
     if compile_reference:
         table["reference, compiled"] = torch.compile(table["reference"])
@@ -288,9 +334,13 @@ def measure(operator: Operator, inputs: list[Tensor], quick: bool = False) -> di
 # -------------------------------------------------------------------------------------------------------------- main
 
 
-def _inputs(preset: str, name: str, levels: list[tuple[int, int]]) -> list[Tensor]:
+def _inputs(preset: str, name: str, levels: list[tuple[int, int]], spread: float | str = 2.0) -> list[Tensor]:
     dtype, _, wide = name.partition("+")
-    return make_inputs(preset, DTYPES[dtype], levels, "cuda", torch.float32 if wide else None)
+    return make_inputs(preset, DTYPES[dtype], levels, "cuda", torch.float32 if wide else None, spread=spread)
+
+
+def _spread(text: str) -> float | str:
+    return text if text in ("initial", "uniform") else float(text)
 
 
 def _compile_one(job: tuple) -> None:
@@ -349,9 +399,10 @@ COLUMNS = ("device", "kernels", "cold", "host", "eager")
 def table(rows: list[dict]) -> str:
     """The rows as text, a block for each preset and dtype, with the ratio of the best other to ours in brackets."""
     lines = []
-    for key in dict.fromkeys((r["preset"], r["dtype"]) for r in rows):
-        block = [r for r in rows if (r["preset"], r["dtype"]) == key]
-        lines.append(f"{key[0]}, {key[1]}   (µs)")
+    for key in dict.fromkeys((r["preset"], r["dtype"], r.get("spread")) for r in rows):
+        block = [r for r in rows if (r["preset"], r["dtype"], r.get("spread")) == key]
+        unit = "" if isinstance(key[2], str) else " pixels"
+        lines.append(f"{key[0]}, {key[1]}" + (f", spread {key[2]}{unit}" if key[2] else "") + "   (µs)")
         head = [f"{way} {column}" for way in ("fwd", "bwd") for column in COLUMNS]
         lines.append(
             f"  {'':24s}" + "".join(f"{h:>12s}" for h in head) + f"{'peak MiB':>10s}{'err out':>9s}{'err value':>10s}"
@@ -359,17 +410,26 @@ def table(rows: list[dict]) -> str:
         for r in block:
             cells = "".join(f"{r[f'{way}_{c}']:12.1f}" for way in ("fwd", "bwd") for c in COLUMNS)
             lines.append(f"  {r['operator']:24s}{cells}{r['peak']:10.1f}{r['error_out']:9.0e}{r['error_value']:10.0e}")
-        ours = next((r for r in block if r["operator"] == "msda_core"), None)
-        others = [r for r in block if r is not ours]
-        if ours and others:
-            cells = []
-            for way in ("fwd", "bwd"):
-                best = min(others, key=lambda r: r[f"{way}_kernels"])
-                cells.append(f"{way} {best[f'{way}_kernels'] / ours[f'{way}_kernels']:.2f}x of {best['operator']}")
-            lines.append(f"  kernels, best other over ours: {', '.join(cells)}")
-            lines.append(f"  host time of a forward that autograd tracks: {ours['fwd_host_tracked']:.1f}")
+        ours = {r["operator"]: r for r in block if r["operator"] in OURS}
+        others = [r for r in block if r["operator"] not in OURS]
+        for name, row in ours.items():
+            if others and (name != "plain" or "msda_core" not in ours):
+                lines.append(f"  kernels, best other over {name}: {_ratios(row, others)}")
+        if {"plain", "merged"} <= set(ours):
+            lines.append(f"  kernels, plain over merged: {_ratios(ours['merged'], [ours['plain']])}")
+        if "msda_core" in ours:
+            tracked = ours["msda_core"]["fwd_host_tracked"]
+            lines.append(f"  host time of a forward that autograd tracks: {tracked:.1f}")
         lines.append("")
     return "\n".join(lines)
+
+
+def _ratios(ours: dict, others: list[dict]) -> str:
+    cells = []
+    for way in ("fwd", "bwd"):
+        best = min(others, key=lambda r: r[f"{way}_kernels"])
+        cells.append(f"{way} {best[f'{way}_kernels'] / ours[f'{way}_kernels']:.2f}x of {best['operator']}")
+    return ", ".join(cells)
 
 
 def draw(rows: list[dict], path: str) -> None:
@@ -384,9 +444,10 @@ def draw(rows: list[dict], path: str) -> None:
     for line, preset in zip(axes, presets):
         for axis, way in zip(line, ("fwd", "bwd")):
             block = [r for r in rows if r["preset"] == preset]
-            names = [f"{r['operator']} {r['dtype']}" for r in block]
+            several = len({r.get("spread") for r in block}) > 1
+            names = [f"{r['operator']} {r['dtype']}" + (f", {r['spread']}" if several else "") for r in block]
             values = [r[f"{way}_kernels"] for r in block]
-            bars = axis.barh(names, values, color=["C0" if r["operator"] == "msda_core" else "C7" for r in block])
+            bars = axis.barh(names, values, color=["C0" if r["operator"] in OURS else "C7" for r in block])
             axis.bar_label(bars, fmt="%.1f", padding=3)
             axis.set_xscale("log")
             axis.invert_yaxis()
@@ -401,6 +462,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--preset", nargs="+", choices=PRESETS, default=list(PRESETS))
     parser.add_argument("--resolution", default="800x1333", help="of the image, HxW (default 800x1333)")
     parser.add_argument("--dtypes", nargs="+", choices=[*DTYPES, "fp16+loc32", "bf16+loc32"], default=list(DTYPES))
+    parser.add_argument(
+        "--spread", nargs="+", type=_spread, default=[2.0], metavar="PIXELS",
+        help="of the encoder's offsets, in pixels; also 'initial' (as Deformable DETR starts) and 'uniform' (default 2)",
+    )  # fmt: skip
     parser.add_argument("--only", nargs="+", metavar="NAME", help="operators to run, by the names in the table")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=MODULE:FUNCTION")
     parser.add_argument("--compile", action="store_true", help="also the reference under torch.compile (slow to start)")
@@ -443,19 +508,22 @@ def main(arguments: list[str] | None = None) -> int:
     cases = [(preset, dtype) for preset in options.preset for dtype in options.dtypes]
     compile_all([(name, case, levels, options.peer) for case in cases for name in names if "compiled" not in name])
     rows = []
-    for preset, name in cases:
+    spreads = [(case, s) for case in cases for s in (options.spread if case[0] == "encoder" else [None])]
+    for (preset, name), spread in spreads:
         for operator in names:
+            if preset == "decoder" and operator in ("plain", "merged"):
+                continue  # there is one way
             begin = time.perf_counter()
             try:
-                row = measure(found[operator], _inputs(preset, name, levels), options.quick)
+                row = measure(found[operator], _inputs(preset, name, levels, spread), options.quick)
             except Exception as error:  # a peer that cannot do this dtype must not take the others with it
-                if operator == "msda_core":
+                if operator in OURS:
                     raise
                 print(f"  {operator}, {preset}, {name}: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
                 continue
-            rows.append({"preset": preset, "dtype": name, "operator": operator, **row})
+            rows.append({"preset": preset, "dtype": name, "operator": operator, "spread": spread, **row})
             print(
-                f"  {preset} {name} {operator}: kernels fwd {row['fwd_kernels']:.1f} bwd {row['bwd_kernels']:.1f} µs, "
+                f"  {preset} {name} {spread or ''} {operator}: kernels fwd {row['fwd_kernels']:.1f} bwd {row['bwd_kernels']:.1f} µs, "
                 f"took {time.perf_counter() - begin:.1f} s",
                 flush=True,
             )

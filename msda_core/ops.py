@@ -21,7 +21,7 @@ from msda_core import reference
 from msda_core.device import NO_TRITON
 from msda_core.shapes import check_dims, check_levels, levels_of
 
-__all__ = ["interpreted", "multi_scale_deformable_attention"]
+__all__ = ["interpreted", "merging", "multi_scale_deformable_attention"]
 
 Levels = Tensor | Sequence[Sequence[int]]
 Starts = Tensor | Sequence[int] | None
@@ -84,12 +84,16 @@ def multi_scale_deformable_attention(
         shapes, starts = _tables(spatial_shapes, level_start_index, value)
         tracked = value.requires_grad or sampling_locations.requires_grad or attention_weights.requires_grad
         if (tracked and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
-            return _apply(value, shapes, starts, sampling_locations, attention_weights, fp32_grad_accum, deterministic)
-        return _kernels().forward(value, shapes, starts, sampling_locations, attention_weights)
+            return _apply(
+                value, shapes, starts, sampling_locations, attention_weights, fp32_grad_accum, deterministic, _merging
+            )  # fmt: skip
+        return _forward(value, shapes, starts, sampling_locations, attention_weights)
 
     shapes, starts = _traceable_tables(spatial_shapes, level_start_index, value)
     operator = _Transformed.apply if torch._C._are_functorch_transforms_active() else torch.ops.msda_core.forward
-    return operator(value, shapes, starts, sampling_locations, attention_weights, fp32_grad_accum, deterministic)
+    return operator(
+        value, shapes, starts, sampling_locations, attention_weights, fp32_grad_accum, deterministic, _merging
+    )
 
 
 _interpreted: contextvars.ContextVar[bool] = contextvars.ContextVar("msda_core.ops.interpreted", default=False)
@@ -112,26 +116,40 @@ def interpreted():
         _interpreted.reset(token)
 
 
+_merging: bool | None = None
+
+
+@contextlib.contextmanager
+def merging(wish: bool | None):
+    """Inside, calls at encoder scale take the merged kernels (True), never do (False), or do by themselves (None).
+
+    A call that they are not made for (`msda_core.kernels.merged.suits`) takes the plain ones in any case: results are the
+    same up to rounding. An eager backward does as its forward did; a compiled graph as it is asked when it runs. The switch is
+    the process's: autograd has threads of its own.
+    """
+    global _merging
+    before, _merging = _merging, wish
+    try:
+        yield
+    finally:
+        _merging = before
+
+
 # ---------------------------------------------------------------------------------------------------------- eager
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, value, shapes, starts, sampling_locations, attention_weights, fp32_grad_accum, deterministic):
+    def forward(ctx, value, shapes, starts, sampling_locations, attention_weights, *options):
         ctx.save_for_backward(value, shapes, starts, sampling_locations, attention_weights)
-        ctx.options = fp32_grad_accum, deterministic
-        return _kernels().forward(value, shapes, starts, sampling_locations, attention_weights)
+        ctx.options = options
+        return _forward(value, shapes, starts, sampling_locations, attention_weights, options[2])
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_out):
-        fp32_grad_accum, deterministic = ctx.options
-        if deterministic is None:
-            deterministic = torch.are_deterministic_algorithms_enabled()
-        grad_value, grad_loc, grad_attn = _kernels().backward(
-            *ctx.saved_tensors, grad_out, fp32_grad_accum, deterministic
-        )
-        return grad_value, None, None, grad_loc, grad_attn, None, None
+        grad_value, grad_loc, grad_attn = _backward(*ctx.saved_tensors, grad_out, *ctx.options)
+        return grad_value, None, None, grad_loc, grad_attn, None, None, None
 
 
 #: `_Attention.apply` without the search for functorch's wrappers that Python puts before it, and `_plain` has done.
@@ -165,24 +183,62 @@ def _refuse_deterministic_double(value: Tensor, deterministic: bool | None) -> N
 
 
 class _Kernels:
-    """The two launchers, imported on first use: the reference path needs no Triton."""
+    """The launchers, imported on first use: the reference path needs no Triton."""
 
     def __init__(self):
         if NO_TRITON:
             raise ModuleNotFoundError(NO_TRITON, name="triton")
+        from msda_core.kernels import merged
         from msda_core.kernels.backward import msda_backward
         from msda_core.kernels.forward import msda_forward
 
-        self.forward, self.backward = msda_forward, msda_backward
+        self.forward, self.backward, self.merged = msda_forward, msda_backward, merged
 
 
 _kernels = functools.cache(_Kernels)
 
 
+def _forward(value, shapes, starts, sampling_locations, attention_weights, merged=None):
+    """The forward on kernels, merged or plain."""
+    levels = _levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
+    if levels:
+        return _kernels().merged.merged_forward(value, shapes, starts, levels, sampling_locations, attention_weights)
+    return _kernels().forward(value, shapes, starts, sampling_locations, attention_weights)
+
+
+def _backward(
+    value, shapes, starts, sampling_locations, attention_weights, grad_out,
+    fp32_grad_accum=None, deterministic=None, merged=None,
+):  # fmt: skip
+    """The three gradients on kernels, merged or plain."""
+    if deterministic is None:
+        deterministic = torch.are_deterministic_algorithms_enabled()
+    args = (value, shapes, starts, sampling_locations, attention_weights)
+    levels = None if deterministic else _levels_to_merge(*args, merged)
+    if levels and grad_out.dtype == value.dtype:
+        args = (value, shapes, starts, levels, sampling_locations, attention_weights)
+        return _kernels().merged.merged_backward(*args, grad_out, fp32_grad_accum)
+    return _kernels().backward(*args, grad_out, fp32_grad_accum, deterministic)
+
+
+def _levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, wish: bool | None):
+    """(H, W) of each level if this call takes the merged kernels, else None. Waits for nothing."""
+    merged = _kernels().merged
+    wish = _merging if wish is None else wish
+    if wish is None:
+        wish = merged.AUTOMATIC and merged.worthwhile(value, sampling_locations)
+    if not wish:
+        return None
+    levels = _levels_known.get(_table(shapes, starts, value.shape[1]))
+    return levels if merged.suits(value, sampling_locations, attention_weights, levels) else None
+
+
 # --------------------------------------------------------------------------------------------------------- checks
 
-_checked: set[tuple] = set()
-_tables_checked: set[tuple] = set()
+_checked: dict[tuple, None] = {}
+#: Level tables on a device → (H, W) of each level. One that is read again after its memory was reused may be out of date:
+#: it decides how queries are grouped, and nothing else.
+_levels_known: dict[tuple, tuple[tuple[int, int], ...]] = {}
 
 
 def _check_once(value, spatial_shapes, level_start_index, sampling_locations, attention_weights) -> None:
@@ -215,10 +271,11 @@ def _about(table):
     return None if table is None else len(table)
 
 
-def _remember(seen: set, key: tuple) -> None:
+def _remember(seen: dict, key: tuple, value=None) -> None:
     if len(seen) >= 4096:
         seen.clear()
-    seen.add(key)
+        _packed.cache_clear()  # its tables are to be known again
+    seen[key] = value
 
 
 # --------------------------------------------------------------------------------------------------- level tables
@@ -245,10 +302,15 @@ def _tables(spatial_shapes: Levels, level_start_index: Starts, value: Tensor) ->
 
 def _check_device_table(shapes: Tensor, starts: Tensor, S: int) -> None:
     """Read a table that lives on the GPU, which waits for the GPU, the first time it is seen."""
-    key = (shapes.data_ptr(), _version(shapes), starts.data_ptr(), _version(starts), S, len(shapes))
-    if key not in _tables_checked and not torch.cuda.is_current_stream_capturing():
-        check_levels(levels_of(shapes), starts.tolist(), S)
-        _remember(_tables_checked, key)
+    key = _table(shapes, starts, S)
+    if key not in _levels_known and not torch.cuda.is_current_stream_capturing():
+        levels = levels_of(shapes)
+        check_levels(levels, starts.tolist(), S)
+        _remember(_levels_known, key, tuple(levels))
+
+
+def _table(shapes: Tensor, starts: Tensor, S: int) -> tuple:
+    return shapes.data_ptr(), _version(shapes), starts.data_ptr(), _version(starts), S, len(shapes)
 
 
 def _version(tensor: Tensor) -> int:
@@ -263,7 +325,9 @@ def _hashable(starts: Tensor | Sequence[int]) -> tuple[int, ...]:
 def _packed(rows: tuple, starts: tuple | None, S: int, device: torch.device) -> tuple[Tensor, Tensor]:
     levels = tuple(levels_of(rows))
     starts = check_levels(levels, starts, S)
-    return _on_device(levels, device), _on_device(tuple(starts), device)
+    tables = _on_device(levels, device), _on_device(tuple(starts), device)
+    _remember(_levels_known, _table(*tables, S), levels)
+    return tables
 
 
 @functools.lru_cache(maxsize=1024)
@@ -288,7 +352,7 @@ def _traceable_tables(spatial_shapes: Levels, level_start_index: Starts, value: 
 _library = torch.library.Library("msda_core", "DEF")
 _ARGS = "Tensor value, Tensor spatial_shapes, Tensor? level_start_index, Tensor sampling_locations, "
 _ARGS += "Tensor attention_weights"
-_OPTIONS = "bool? fp32_grad_accum=None, bool? deterministic=None"
+_OPTIONS = "bool? fp32_grad_accum=None, bool? deterministic=None, bool? merged=None"
 _library.define(f"forward({_ARGS}, {_OPTIONS}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define(
     f"backward({_ARGS}, Tensor grad_out, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
@@ -298,30 +362,27 @@ _library.define(
 
 def _forward_impl(
     value, spatial_shapes, level_start_index, sampling_locations, attention_weights,
-    fp32_grad_accum=None, deterministic=None,
+    fp32_grad_accum=None, deterministic=None, merged=None,
 ):  # fmt: skip
     args = (value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
     if _on_reference(value, sampling_locations, attention_weights):
         return reference.msda(*args)
     shapes, starts = _tables(spatial_shapes, level_start_index, value)
-    return _kernels().forward(value, shapes, starts, sampling_locations, attention_weights)
+    return _forward(value, shapes, starts, sampling_locations, attention_weights, merged)
 
 
 def _backward_impl(
     value, spatial_shapes, level_start_index, sampling_locations, attention_weights, grad_out,
-    fp32_grad_accum=None, deterministic=None,
+    fp32_grad_accum=None, deterministic=None, merged=None,
 ):  # fmt: skip
     if _on_reference(value, sampling_locations, attention_weights):
         _refuse_deterministic_double(value, deterministic)
         return reference.msda_gradients(
             value, spatial_shapes, level_start_index, sampling_locations, attention_weights, grad_out
         )
-    if deterministic is None:
-        deterministic = torch.are_deterministic_algorithms_enabled()
     shapes, starts = _tables(spatial_shapes, level_start_index, value)
-    return _kernels().backward(
-        value, shapes, starts, sampling_locations, attention_weights, grad_out, fp32_grad_accum, deterministic
-    )
+    args = (value, shapes, starts, sampling_locations, attention_weights, grad_out)
+    return _backward(*args, fp32_grad_accum, deterministic, merged)
 
 
 def _on_reference(value: Tensor, sampling_locations: Tensor, attention_weights: Tensor) -> bool:
@@ -346,14 +407,13 @@ def _(value, spatial_shapes, level_start_index, sampling_locations, attention_we
 
 
 def _setup_context(ctx, inputs, output):
-    *tensors, fp32_grad_accum, deterministic = inputs
-    ctx.save_for_backward(*tensors)
-    ctx.options = fp32_grad_accum, deterministic
+    ctx.save_for_backward(*inputs[:5])
+    ctx.options = inputs[5:]
 
 
-def _backward(ctx, grad_out):
+def _backward_formula(ctx, grad_out):
     grad_value, grad_loc, grad_attn = torch.ops.msda_core.backward(*ctx.saved_tensors, grad_out, *ctx.options)
-    return grad_value, None, None, grad_loc, grad_attn, None, None
+    return grad_value, None, None, grad_loc, grad_attn, None, None, None
 
 
 def _twice(ctx, *grads):
@@ -376,7 +436,7 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_out):
         grad_value, grad_loc, grad_attn = _TransformedBackward.apply(*ctx.saved_tensors, grad_out, *ctx.options)
-        return grad_value, None, None, grad_loc, grad_attn, None, None
+        return grad_value, None, None, grad_loc, grad_attn, None, None, None
 
 
 class _TransformedBackward(torch.autograd.Function):
@@ -392,7 +452,7 @@ class _TransformedBackward(torch.autograd.Function):
         pass
 
 
-torch.library.register_autograd("msda_core::forward", _backward, setup_context=_setup_context, lib=_library)
+torch.library.register_autograd("msda_core::forward", _backward_formula, setup_context=_setup_context, lib=_library)
 torch.library.register_autograd("msda_core::backward", _twice, lib=_library)
 
 

@@ -54,19 +54,19 @@ def offset_type(S: int, Q: int, M: int, D: int, L: int, K: int):
 
 
 class Plan:
-    """A call's grid, what follows its tensors in the kernel's signature, and its warps. Equal only to itself."""
+    """A call's grid, what follows its tensors in the kernel's signature, and Triton's options. Equal only to itself."""
 
-    __slots__ = ("constants", "grid", "num_warps")
+    __slots__ = ("constants", "grid", "options")
 
-    def __init__(self, grid: tuple[int, int, int], constants: tuple, num_warps: int):
-        self.grid, self.constants, self.num_warps = grid, constants, num_warps
+    def __init__(self, grid: tuple[int, int, int], constants: tuple, num_warps: int, **options: int):
+        self.grid, self.constants, self.options = grid, constants, {"num_warps": num_warps, **options}
 
 
 _compiled: dict[tuple, tuple] = {}
 
 
 def launch(kernel, plan: Plan, tensors: tuple[Tensor | None, ...]) -> None:
-    """`kernel[grid](*tensors, *constants, num_warps=…)` on the tensors' own device, and its current stream.
+    """`kernel[grid](*tensors, *constants, **options)` on the tensors' own device, and its current stream.
 
     Triton inspects every argument of every launch, 17 µs of host time for these kernels on the machine of `LOG.md`.
     All of what it looks for is in the plan, the dtypes and the alignment, so calls that agree in those reuse the
@@ -74,7 +74,7 @@ def launch(kernel, plan: Plan, tensors: tuple[Tensor | None, ...]) -> None:
     """
     device = tensors[0].device
     if INTERPRETED or guarded():
-        kernel[plan.grid](*tensors, *plan.constants, num_warps=plan.num_warps)
+        kernel[plan.grid](*tensors, *plan.constants, **plan.options)
         return
     if device.index != torch._C._cuda_getDevice():
         with torch.cuda.device(device):
@@ -88,7 +88,7 @@ def launch(kernel, plan: Plan, tensors: tuple[Tensor | None, ...]) -> None:
     key = (plan, device.index, *dtypes)
     compiled = _compiled.get(key)
     if compiled is None or misaligned or _hooked():
-        binary = kernel[plan.grid](*tensors, *plan.constants, num_warps=plan.num_warps)
+        binary = kernel[plan.grid](*tensors, *plan.constants, **plan.options)
         if not misaligned:
             if len(_compiled) >= 4096:
                 _compiled.clear()

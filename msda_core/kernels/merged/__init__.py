@@ -1,0 +1,217 @@
+"""Encoder scale: neighbouring queries merge their contributions before they become reductions.
+
+In the encoder of Deformable DETR every pixel of the pyramid is a query, and samples around itself. So neighbours read the
+same pixels, and add to the same pixels, 64 times each on average; the plain kernels go to memory for every one of these.
+The merged path takes a spatial tile of queries at a time:
+
+    merged_forward    `forward`     tiles of 8 × 4 queries, two heads at a time: pixels are found in L1
+    merged_backward   `window`      grad_value of tiles on coarser levels: summed in a window, added once
+                      `left_over`   grad_value of single points that missed their window
+                      `points`      grad_locations and grad_attention of all points; grad_value of all that is not merged
+
+`words` holds the arithmetic on pairs of 16-bit numbers that they are made of, `plan` the work lists. Whatever the input,
+the result is that of the plain kernels, up to rounding: merging is a matter of speed, decided tile by tile on the device
+(`window`), so that locations that are all over the place cost a look at a sample and then what the plain kernel costs.
+
+What is left for the host is whether a call is of this kind at all: `suits`. `LOG.md` one folder up has the predictions.
+"""
+
+import functools
+
+import torch
+from torch import Tensor
+
+from msda_core.device import INTERPRETED, load_triton
+from msda_core.kernels.backward import accumulator_dtype
+from msda_core.kernels.launch import MAX_BATCH, Plan, launch, offset_type
+from msda_core.kernels.merged.forward import forward_tile_kernel
+from msda_core.kernels.merged.left_over import left_over_kernel
+from msda_core.kernels.merged.plan import SPAN, TILE, work_lists
+from msda_core.kernels.merged.points import points_16_kernel, points_32_kernel
+from msda_core.kernels.merged.window import merge_window_kernel
+
+triton = load_triton()
+tl = triton.language
+
+__all__ = ["AUTOMATIC", "merged_backward", "merged_forward", "suits"]
+
+#: Whether a call that suits takes this path unasked. Off: not yet measured on a device in this form; see LOG.md.
+AUTOMATIC = False
+
+#: Rows (queries × heads × batch items) from which on a call is worth three launches.
+ENOUGH = 2**17
+
+#: Queries of a tile that `points` works on at a time, a warp each. The interpreter pays by the operation: all of them.
+AT_ONCE = TILE[0] * TILE[1] if INTERPRETED else 4
+
+D, K = 32, 4  # what the kernels' layouts are made for: the models named above, and their descendants
+_16_BITS = (torch.float16, torch.bfloat16)
+_FLOATS = (torch.float32, *_16_BITS)
+
+
+def suits(
+    value: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    levels: tuple[tuple[int, int], ...] | None,
+    deterministic: bool = False,
+) -> bool:
+    """Can the merged kernels do this call? Reads sizes and dtypes, no data, and waits for nothing.
+
+    Args:
+        levels: (H, W) of each, where the host knows them; None where only the device does.
+
+    Returns:
+        True if every pixel is a query (Q = sum of H·W), K = 4, D = 32, there are at most 8 levels, and heads in pairs in 16
+        bits; no deterministic sum is asked for; the GPU has tensor cores of SM 8.0 or newer; and 32-bit offsets suffice.
+    """
+    B, S, M, channels = value.shape
+    _, Q, _, L, points, _ = sampling_locations.shape
+    return (
+        channels == D
+        and points == K
+        and levels is not None
+        and not deterministic
+        and 0 < B <= MAX_BATCH
+        and 0 < L <= 8
+        and M > 0
+        and (M % 2 == 0 or value.dtype == torch.float32)
+        and value.dtype in _FLOATS
+        and sampling_locations.dtype in _FLOATS
+        and attention_weights.dtype in _FLOATS
+        and Q == sum(H * W for H, W in levels)
+        and offset_type(S, B * Q, M, D, L, K) == tl.int32
+        and _capability(value.device) >= 80
+    )
+
+
+@functools.lru_cache
+def _capability(device: torch.device) -> int:
+    if INTERPRETED:
+        return 90
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+def worthwhile(value: Tensor, sampling_locations: Tensor) -> bool:
+    """Is a call that suits large enough to gain, on a GPU where the gain was seen?
+
+    Elsewhere than on SM 9.0 the kernels compile and are right, and nobody has timed them. Before 9.0, and on 12.0, a float32
+    window does not fit the registers (LOG.md).
+    """
+    large = value.shape[0] * sampling_locations.shape[1] * value.shape[2] >= ENOUGH
+    return large and _capability(value.device) == 90
+
+
+# ------------------------------------------------------------------------------------------------------------- forward
+
+
+@functools.lru_cache(maxsize=1024)
+def _forward_plan(B: int, Q: int, S: int, M: int, L: int, itemsize: int, tiles: int) -> Plan:
+    BLOCK_M = 2 if itemsize == 2 else 1  # heads whose rows fill a line of 128 bytes
+    return Plan((tiles * (M // BLOCK_M), B, 1), (Q, S, M, D, L, K, *TILE, BLOCK_M, 2), num_warps=8)
+
+
+def merged_forward(
+    value: Tensor, shapes: Tensor, starts: Tensor, levels: tuple[tuple[int, int], ...],
+    sampling_locations: Tensor, attention_weights: Tensor,
+) -> Tensor:  # fmt: skip
+    """The forward, for a call that `suits`.
+
+    Args:
+        levels: what `shapes` holds, on the host; the rest as in `msda_forward`.
+
+    Returns:
+        (B, Q, M*D), in value's dtype.
+    """
+    B, S, M, _ = value.shape
+    Q, L = sampling_locations.shape[1], len(levels)
+    lists = work_lists(levels, value.device)
+    out = value.new_empty(B, Q, M * D)
+    launch(
+        forward_tile_kernel,
+        _forward_plan(B, Q, S, M, L, value.element_size(), len(lists.tiles)),
+        (value.contiguous(), shapes.contiguous(), starts.contiguous(), sampling_locations.contiguous(),
+         attention_weights.contiguous(), out, lists.tiles),
+    )  # fmt: skip
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------------ backward
+
+
+@functools.lru_cache(maxsize=1024)
+def _backward_plans(
+    B: int,
+    Q: int,
+    S: int,
+    M: int,
+    L: int,
+    dtype: torch.dtype,
+    accumulator: torch.dtype,
+    counts: tuple[int, int, int],
+    capability: int,
+) -> tuple[Plan, Plan, Plan]:
+    """Grids, constants and warps of `window`, `left_over` and `points`; those of the prototype that was measured, see LOG.md."""
+    merges, spans, tiles = counts
+    wide = accumulator == torch.float32
+    # float16 sums of a window that overflow: leave it to the plain additions, which may not
+    window = (Q, S, merges, M, D, L, 2 if wide else 1, 16, 8, torch.finfo(accumulator).max, not INTERPRETED)
+    # Three programs a multiprocessor, where tensor cores take operands from shared memory; elsewhere it would spill.
+    limit = {"maxnreg": 168} if not wide and 90 <= capability < 110 else {}
+    plans = (
+        Plan((merges * M, B, 1), window, num_warps=4, num_stages=1, **limit),
+        Plan((spans * M, B, 1), (Q, S, M, D, L, SPAN, 32), num_warps=4),
+    )
+    if dtype == torch.float32:
+        return *plans, Plan((tiles * M, B, 1), (Q, S, merges, M, L, *TILE, AT_ONCE, 2), num_warps=4)
+    points = (Q, S, merges, M, L, *TILE, AT_ONCE, 4, not INTERPRETED)
+    return *plans, Plan((tiles * (M // 2), B, 1), points, num_warps=4, maxnreg=80)
+
+
+def merged_backward(
+    value: Tensor, shapes: Tensor, starts: Tensor, levels: tuple[tuple[int, int], ...],
+    sampling_locations: Tensor, attention_weights: Tensor, grad_out: Tensor,
+    fp32_grad_accum: bool | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The backward, for a call that `suits`: three launches, none of which waits for the host.
+
+    Args:
+        levels: what `shapes` holds, on the host; grad_out: (B, Q, M*D), in value's dtype; the rest as in `msda_backward`.
+
+    Returns:
+        (grad_value, grad_sampling_locations, grad_attention_weights), shaped and typed like the inputs.
+    """
+    B, S, M, _ = value.shape
+    Q, L = sampling_locations.shape[1], len(levels)
+    device = value.device
+    lists = work_lists(levels, device)
+    merges, spans = len(lists.merges), len(lists.spans)
+    value, loc, attn, grad_out = map(_aligned, (value, sampling_locations, attention_weights, grad_out))
+    shapes, starts = shapes.contiguous(), starts.contiguous()
+    accumulator = accumulator_dtype(value.dtype, device, fp32_grad_accum)
+    window, left_over, points = _backward_plans(
+        B, Q, S, M, L, value.dtype, accumulator, (merges, spans, len(lists.tiles)), _capability(device)
+    )
+    grad_value = torch.zeros(value.shape, dtype=accumulator, device=device)
+    grad_loc, grad_attn = torch.empty_like(loc), torch.empty_like(attn)
+    merged = torch.empty(B * M * merges, dtype=torch.int32, device=device)
+    if merges:
+        flags = torch.empty((B, L, M, Q), dtype=torch.int8, device=device)
+        missed = torch.empty(B * M * spans * 4 * SPAN, dtype=torch.int16, device=device)
+        tensors = (shapes, starts, loc, attn, grad_out, grad_value, flags)
+        launch(merge_window_kernel, window, (*tensors, merged, lists.merges))
+        launch(left_over_kernel, left_over, (*tensors, missed, lists.spans))
+    tensors = (value, shapes, starts, loc, attn, grad_out, grad_value, grad_loc, grad_attn)
+    launch(
+        points_32_kernel if value.dtype == torch.float32 else points_16_kernel,
+        points,
+        (*tensors, merged, lists.tiles, lists.slots),
+    )
+    return grad_value.to(value.dtype), grad_loc, grad_attn
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """Contiguous, and at a multiple of 16 bytes: the kernels read pairs and rows as words."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor

@@ -1,0 +1,278 @@
+"""grad_locations and grad_attention of every point, and grad_value of the points that nobody merges.
+
+As in the plain backward, a point's gradients come from the dot products of its four pixels with grad_out. What is different:
+
+- A program owns a `TILE` of neighbouring queries, 8 × 4, so that their pixels meet in L1.
+- In 16 bits a row of 32 channels is 64 bytes, half a line of L1, and all rows of a head start in the same half: two of them
+  collide in L1's banks. A program owns two neighbouring heads, interleaved so that the rows of one load phase belong to
+  both, and fill the line. A float32 row is a whole line, and one head will do.
+- In 16 bits the dot products run on tensor cores, on the registers as they were loaded (`words.dots`).
+- The loads of several levels are under way before the first is used: this kernel waits for loads more than for anything.
+- What no window has taken is added here, plainly, since pixels, weights and grad_out are at hand: the queries' own level,
+  finer ones, and tiles that were not worth merging (`merged`, written by `window`).
+
+Bytes it should move: what the plain backward does, without the reductions that were merged.
+"""
+
+from msda_core.device import load_triton
+from msda_core.kernels.merged.left_over import add_corners, corners_unsigned
+from msda_core.kernels.merged.words import as_float, dots, pack
+
+triton = load_triton()
+tl = triton.language
+
+__all__ = ["points_16_kernel", "points_32_kernel"]
+
+
+@triton.jit
+def tile_row(n, tile_x, tile_y, query_W, query_H, first, m, M: tl.constexpr, TILE_X: tl.constexpr):
+    """Row (query, head m) of the tile's query n, moved into the level where there is none, so loads need no mask; is there?"""
+    x = tile_x + n % TILE_X
+    y = tile_y + n // TILE_X
+    q = first + tl.minimum(y, query_H - 1) * query_W + tl.minimum(x, query_W - 1)
+    return q * M + m, (x < query_W) & (y < query_H)
+
+
+@triton.constexpr_function
+def end_of_group(first, together, L):
+    """One past the last of the levels from `first` on whose loads are under way together."""
+    return min(first + together, L)
+
+
+@triton.jit
+def level_table(shapes_ptr, starts_ptr, FIRST: tl.constexpr, END: tl.constexpr):
+    """W, H and start of levels FIRST to END: three tuples, loaded once for all queries of a program."""
+    Ws = ()
+    Hs = ()
+    starts = ()
+    for u in tl.static_range(END - FIRST):
+        Ws = Ws + (tl.load(shapes_ptr + 2 * (FIRST + u) + 1).to(tl.int32),)
+        Hs = Hs + (tl.load(shapes_ptr + 2 * (FIRST + u)).to(tl.int32),)
+        starts = starts + (tl.load(starts_ptr + FIRST + u).to(tl.int32),)
+    return Ws, Hs, starts
+
+
+@triton.jit
+def left_to_add(merged_ptr, slots_ptr, SLOTS, FIRST: tl.constexpr, END: tl.constexpr, HEADS: tl.constexpr):
+    """Bit HEADS·u + h: level FIRST + u of head h is not merged, and its points are to be added here."""
+    bits = 0
+    for u in tl.static_range(END - FIRST):
+        slot = tl.load(slots_ptr + FIRST + u)
+        for h in tl.static_range(HEADS):
+            merged = tl.load(merged_ptr + h * SLOTS + slot, mask=slot >= 0, other=0)
+            bits |= (1 - merged) << (HEADS * u + h)
+    return bits
+
+
+# -------------------------------------------------------------------------------------------------------------- 16 bits
+
+
+@triton.jit
+def load_pair(ptr, offs):
+    """Element 2·offs and its neighbour, one load: the two numbers of a location, float32."""
+    T: tl.constexpr = ptr.dtype.element_ty
+    if T == tl.float32:
+        pair = tl.load(ptr.to(tl.pointer_type(tl.int64)) + offs)
+        return as_float(pair, T), as_float(pair >> 32, T)
+    pair = tl.load(ptr.to(tl.pointer_type(tl.int32)) + offs)
+    return as_float(pair, T), as_float(pair >> 16, T)
+
+
+@triton.jit
+def store_pair(ptr, offs, x, y, mask, PTX: tl.constexpr):
+    """x at element 2·offs and y beside it, one store where the format is 16 bits wide."""
+    T: tl.constexpr = ptr.dtype.element_ty
+    if T == tl.float32:
+        tl.store(ptr + 2 * offs, x, mask=mask)
+        tl.store(ptr + 2 * offs + 1, y, mask=mask)
+    else:
+        tl.store(ptr.to(tl.pointer_type(tl.int32)) + offs, pack(x, y, T, PTX), mask=mask)
+
+
+@triton.jit
+def load_corners(words_ptr, x, y, W, H, start, offs_c, STEP: tl.constexpr):
+    """The four pixels of each point, 16 bytes a lane: words_ptr counts in words of two channels.
+
+    Args:
+        x, y: [N], in [0, 1]; offs_c: [N], the head's and the chunk's place in a pixel; STEP: words from pixel to pixel.
+
+    Returns:
+        Four [N, 4] of words; offs_00, offs_10: [N], of the upper and lower left pixel; fx … bottom as `corners` returns.
+    """
+    x0, y0, fx, fy, left, right, top, bottom = corners_unsigned(x * W - 0.5, y * H - 0.5, W, H)
+    offs_00 = (start + y0 * W + x0) * STEP + offs_c
+    offs_10 = offs_00 + W * STEP
+    j = tl.arange(0, 4)[None, :]
+    v_00 = tl.load(words_ptr + offs_00[:, None] + j, mask=(left & top)[:, None], other=0)
+    v_01 = tl.load(words_ptr + offs_00[:, None] + (j + STEP), mask=(right & top)[:, None], other=0)
+    v_10 = tl.load(words_ptr + offs_10[:, None] + j, mask=(left & bottom)[:, None], other=0)
+    v_11 = tl.load(words_ptr + offs_10[:, None] + (j + STEP), mask=(right & bottom)[:, None], other=0)
+    return v_00, v_01, v_10, v_11, offs_00, offs_10, fx, fy, left, right, top, bottom
+
+
+@triton.jit
+def points_16_kernel(
+    value_ptr, shapes_ptr, starts_ptr, loc_ptr, attn_ptr, grad_out_ptr,
+    grad_value_ptr, grad_loc_ptr, grad_attn_ptr, merged_ptr, tiles_ptr, slots_ptr,
+    Q, S, SLOTS,
+    M: tl.constexpr, L: tl.constexpr,
+    TILE_X: tl.constexpr, TILE_Y: tl.constexpr, AT_ONCE: tl.constexpr, TOGETHER: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """One program: a row of `Lists.tiles` for two neighbouring heads of one batch item; 16-bit value, D = 32, K = 4.
+
+    Element i of a block is query i // 32, point (i // 8) % 4, head (i // 4) % 2, channels 8 (i % 4) to 8 (i % 4) + 7. So a warp
+    holds one query, and in a load eight rows, of which each two that share a phase belong to two heads.
+
+    Args:
+        value_ptr, loc_ptr (if 16-bit), grad_out_ptr and grad_loc_ptr: 16-byte aligned, they are read as words;
+        merged_ptr: (B, M, SLOTS) int32; AT_ONCE: queries at a time; TOGETHER: levels whose loads are under way at once.
+    """
+    D: tl.constexpr = 32
+    K: tl.constexpr = 4
+    N: tl.constexpr = 32 * AT_ONCE
+    HALF: tl.constexpr = D // 2  # words of a row
+    T: tl.constexpr = value_ptr.dtype.element_ty
+    tile = tl.program_id(0) // (M // 2)
+    m = tl.program_id(0) % (M // 2) * 2
+    b = tl.program_id(1)
+    tiles_ptr += tile * 8
+    query_start = tl.load(tiles_ptr)
+    query_W = tl.load(tiles_ptr + 1)
+    query_H = tl.load(tiles_ptr + 2)
+    tile_x = tl.load(tiles_ptr + 3)
+    tile_y = tl.load(tiles_ptr + 4)
+    words_ptr = (value_ptr + b.to(tl.int64) * S * (M * D) + m * D).to(tl.pointer_type(tl.int32))
+    grad_value_ptr += b.to(tl.int64) * S * (M * D) + m * D
+    grad_words_ptr = grad_out_ptr.to(tl.pointer_type(tl.int32))
+    merged_ptr += (b * M + m) * SLOTS
+
+    i = tl.arange(0, N)
+    chunk = i % 4
+    head = (i // 4) % 2
+    point = (i // 8) % 4
+    # `dots` finds, in lane 4r + j, row r times row 2j (or 2j + 1) of grad_out: let rows 4 and 5 be of the same head as 0 and 1,
+    # the others of the other, and half of the lanes, those whose chunk has the parity of their head, find what they need.
+    grad_head = (i // 8) % 2 if PTX else head
+    words = tl.arange(0, 4)[None, :]
+    for first in tl.static_range(0, L, TOGETHER):
+        Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, end_of_group(first, TOGETHER, L))
+        to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, end_of_group(first, TOGETHER, L), 2)
+        for n in range(0, TILE_X * TILE_Y, AT_ONCE):
+            row, mask = tile_row(n + i // 32, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, TILE_X)
+            offs = (row + head) * (L * K) + first * K + point
+            places = ()
+            attns = ()
+            loads = ()
+            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
+                places = places + (load_pair(loc_ptr, offs + u * K),)
+            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
+                attns = attns + (tl.load(attn_ptr + offs + u * K).to(tl.float32),)
+            g = tl.load(grad_words_ptr + ((row + grad_head) * HALF + chunk * 4)[:, None] + words)
+            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
+                x, y = places[u]
+                offs_c = head * HALF + chunk * 4
+                loads = loads + (load_corners(words_ptr, x, y, Ws[u], Hs[u], starts[u], offs_c, M * HALF),)
+            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
+                v_00, v_01, v_10, v_11, offs_00, offs_10, fx, fy, left, right, top, bottom = loads[u]
+                dot_00, dot_01, dot_10, dot_11 = dots(v_00, v_01, v_10, v_11, g, i // 4, T, PTX)
+                upper = dot_00 + (dot_01 - dot_00) * fx
+                lower = dot_10 + (dot_11 - dot_10) * fx
+                grad_a = upper + (lower - upper) * fy
+                grad_x = attns[u] * Ws[u] * ((dot_01 - dot_00) * (1 - fy) + (dot_11 - dot_10) * fy)
+                grad_y = attns[u] * Hs[u] * (lower - upper)
+                tl.store(
+                    grad_attn_ptr + offs + u * K, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask & (chunk == head)
+                )
+                store_pair(grad_loc_ptr, offs + u * K, grad_x, grad_y, mask & (chunk == head + 2), PTX)
+            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
+                if (to_add >> (2 * u)) & 3 != 0:
+                    v_00, v_01, v_10, v_11, offs_00, offs_10, fx, fy, left, right, top, bottom = loads[u]
+                    here = mask & ((to_add >> (2 * u + head)) & 1 == 1)
+                    offs_d = tl.arange(0, 8)[None, :]
+                    own = tl.load(grad_out_ptr + ((row + head) * D + chunk * 8)[:, None] + offs_d).to(tl.float32)
+                    add_corners(
+                        grad_value_ptr, (2 * offs_00)[:, None] + offs_d, (2 * offs_10)[:, None] + offs_d, own, attns[u],
+                        fx, fy, left, right, top & here, bottom & here, M * D,
+                    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------- 32 bits
+
+
+@triton.jit
+def sum_of_8(x):
+    """The sum over each eight neighbours, in all eight."""
+    N: tl.constexpr = x.shape[0]
+    total = tl.sum(tl.reshape(x, [N // 8, 8]), 1)
+    return tl.reshape(tl.broadcast_to(total[:, None], [N // 8, 8]), [N])
+
+
+@triton.jit
+def points_32_kernel(
+    value_ptr, shapes_ptr, starts_ptr, loc_ptr, attn_ptr, grad_out_ptr,
+    grad_value_ptr, grad_loc_ptr, grad_attn_ptr, merged_ptr, tiles_ptr, slots_ptr,
+    Q, S, SLOTS,
+    M: tl.constexpr, L: tl.constexpr,
+    TILE_X: tl.constexpr, TILE_Y: tl.constexpr, AT_ONCE: tl.constexpr, TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """One program: a row of `Lists.tiles` for one (batch item, head); float32 value, D = 32, K = 4.
+
+    Element i of a block is query i // 32, point (i // 8) % 4, channels 4 (i % 8) to 4 (i % 8) + 3.
+    """
+    D: tl.constexpr = 32
+    K: tl.constexpr = 4
+    tile = tl.program_id(0) // M
+    m = tl.program_id(0) % M
+    b = tl.program_id(1)
+    tiles_ptr += tile * 8
+    query_start = tl.load(tiles_ptr)
+    query_W = tl.load(tiles_ptr + 1)
+    query_H = tl.load(tiles_ptr + 2)
+    tile_x = tl.load(tiles_ptr + 3)
+    tile_y = tl.load(tiles_ptr + 4)
+    value_ptr += b.to(tl.int64) * S * (M * D) + m * D
+    grad_value_ptr += b.to(tl.int64) * S * (M * D) + m * D
+    merged_ptr += (b * M + m) * SLOTS
+
+    i = tl.arange(0, 32 * AT_ONCE)
+    chunk = i % 8
+    point = (i // 8) % 4
+    offs_d = (chunk * 4)[:, None] + tl.arange(0, 4)[None, :]
+    for first in tl.static_range(0, L, TOGETHER):
+        Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, end_of_group(first, TOGETHER, L))
+        to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, end_of_group(first, TOGETHER, L), 1)
+        for n in range(0, TILE_X * TILE_Y, AT_ONCE):
+            row, mask = tile_row(n + i // 32, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, TILE_X)
+            g = tl.load(grad_out_ptr + (row * D)[:, None] + offs_d)
+            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
+                W = Ws[u]
+                H = Hs[u]
+                offs = row * (L * K) + (first + u) * K + point
+                a = tl.load(attn_ptr + offs).to(tl.float32)
+                x = tl.load(loc_ptr + 2 * offs).to(tl.float32)
+                y = tl.load(loc_ptr + 2 * offs + 1).to(tl.float32)
+                x0, y0, fx, fy, left, right, top, bottom = corners_unsigned(x * W - 0.5, y * H - 0.5, W, H)
+                offs_00 = ((starts[u] + y0 * W + x0) * (M * D))[:, None] + offs_d
+                offs_10 = offs_00 + W * (M * D)
+                v_00 = tl.load(value_ptr + offs_00, mask=(left & top)[:, None], other=0.0)
+                v_01 = tl.load(value_ptr + offs_00 + M * D, mask=(right & top)[:, None], other=0.0)
+                v_10 = tl.load(value_ptr + offs_10, mask=(left & bottom)[:, None], other=0.0)
+                v_11 = tl.load(value_ptr + offs_10 + M * D, mask=(right & bottom)[:, None], other=0.0)
+                # The three gradients are linear in the four dot products: combine them in each lane, then add up over the
+                # lanes of a row. Three sums of eight lanes instead of four.
+                dot_00 = tl.sum(v_00 * g, 1)
+                dot_01 = tl.sum(v_01 * g, 1)
+                dot_10 = tl.sum(v_10 * g, 1)
+                dot_11 = tl.sum(v_11 * g, 1)
+                upper = dot_00 + (dot_01 - dot_00) * fx
+                lower = dot_10 + (dot_11 - dot_10) * fx
+                grad_a = sum_of_8(upper + (lower - upper) * fy)
+                grad_x = sum_of_8((dot_01 - dot_00) * (1 - fy) + (dot_11 - dot_10) * fy) * a * W
+                grad_y = sum_of_8(lower - upper) * a * H
+                tl.store(grad_attn_ptr + offs, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask & (chunk == 0))
+                grad_xy = tl.where(chunk == 1, grad_x, grad_y).to(grad_loc_ptr.dtype.element_ty)  # one store for both
+                tl.store(grad_loc_ptr + 2 * offs + chunk - 1, grad_xy, mask=mask & ((chunk == 1) | (chunk == 2)))
+                if (to_add >> u) & 1 != 0:
+                    add_corners(
+                        grad_value_ptr, offs_00, offs_10, g, a, fx, fy, left, right, top & mask, bottom & mask, M * D
+                    )
