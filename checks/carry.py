@@ -5,22 +5,24 @@ notebook as it is on disk now. A function that does not pass its lab's checks, o
 solution; `underneath` says which, and why. Nothing is copied, and an edit takes effect without a restart.
 """
 
+import contextlib
 import html
 import importlib.util
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from checks.call import call
 from checks.exercise import LABS, find, lab_exercises
 from checks.notebook import notebook_path
 
-__all__ = ["Carried", "Found", "carried", "load_answers", "solution_module", "underneath", "watch"]
+__all__ = ["Carried", "Found", "carried", "load_answers", "replaced", "solution_module", "underneath", "watch"]
 
 IMPORT_LIMIT = 20.0  # seconds; a notebook's functions load in a few milliseconds, its imports may take longer
 
@@ -190,6 +192,25 @@ def carried(lab: str) -> Carried:
     if lab not in LABS:
         raise ValueError(f"there is no lab {lab!r}. Labs are {', '.join(LABS)}.")
     return _CARRIED.setdefault(lab, Carried(lab))
+
+
+@contextlib.contextmanager
+def replaced(name: str, by: Any, answer: Any = None) -> Iterator[None]:
+    """For the length of a block, an answer finds another function of an earlier lab than the one that it carries.
+
+    Args:
+        name: the exercise, "08.msda_bwd_kernel".
+        by: what is found in its place.
+        answer: also where this function calls a module of solutions, as solutions do.
+    """
+    lab, function = name.split(".")
+    modules = {id(m): m for m in getattr(answer, "__globals__", {}).values() if isinstance(m, ModuleType)}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(carried(lab)._judged, {function: _Judged(by, False, "for a moment")}))
+        for module in modules.values():
+            if re.search(rf"(^solutions\.|_on_)lab{lab}$", module.__name__):
+                stack.enter_context(mock.patch.object(module, function, by))
+        yield
 
 
 def __getattr__(name: str) -> Carried:

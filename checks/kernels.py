@@ -195,11 +195,19 @@ class Compilation:
     def _compile(self):
         from msda_core.machine.lower import lower_launch
 
-        try:
-            for launch in self._launches:
-                lower_launch(launch, TARGET)
-        except Exception as error:  # whatever it is, the learner's notebook goes on
-            self._error = error
+        for launch in self._launches:
+            for _ in range(3):
+                try:
+                    self._error = None
+                    lower_launch(launch, TARGET)
+                except SystemError as error:
+                    self._error = error  # Python 3.11: "AST constructor recursion depth mismatch", two threads parse
+                    continue
+                except Exception as error:  # whatever it is, the learner's notebook goes on
+                    self._error = error
+                break
+            if self._error is not None:
+                return
 
     def result(self) -> BaseException | None:
         """What was raised, once it is done; None where everything compiles.
