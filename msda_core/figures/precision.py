@@ -148,15 +148,11 @@ def listing(
         cut = " ".join(text.split())
         cut = cut if len(cut) <= 74 else cut[:73] + "…"
         axes.text(0.525, r, cut, weight="bold" if what else "normal", color=RED if what else "black", **mono)
-    left = len(ptx) - rows
-    if left > 0:
-        axes.text(
-            0.525,
-            rows,
-            f"… and {left} more{f' (and {skipped} before)' if skipped else ''} from the same line",
-            color=GREY,
-            **mono,
-        )
+    left = max(0, len(ptx) - rows)
+    elsewhere = [f"{n} {where}" for n, where in ((skipped, "before"), (left, "after")) if n]
+    if elsewhere:
+        told = f"from the same line, not shown: {' and '.join(elsewhere)}"
+        axes.text(0.525, min(len(ptx), rows), told, color=GREY, **mono)
     axes.set(xlim=(0, 1), ylim=(max(len(shown), min(len(ptx), rows + 1)), -0.8))
     axes.axis("off")
     axes.set_title(title, loc="left", fontsize=10)
@@ -181,7 +177,7 @@ def evidence(rows: Mapping[str, Sequence[tuple[list[int], list[int], list[int]]]
         axes.text(-0.08, r + 0.47, name, ha="right", va="center", fontsize=10)
         for c, kinds in enumerate(cells):
             parts = [
-                f"{len(sizes)} {word if len(sizes) == 1 else word + 's'} of {max(sizes)} B"
+                f"{len(sizes)} {word if len(sizes) == 1 else word + 's'} of {_span(sizes)} B"
                 for word, sizes in zip(("reduction", "returning atomic", "loop"), kinds)
                 if sizes
             ]
@@ -195,6 +191,10 @@ def evidence(rows: Mapping[str, Sequence[tuple[list[int], list[int], list[int]]]
     axes.set(xlim=(-0.8, len(columns)), ylim=(len(rows), -0.55))
     axes.axis("off")
     return Picture(figure, "The atomics of one thread in each listing. " + "; ".join(told) + ".")
+
+
+def _span(sizes: Sequence[int]) -> str:
+    return str(sizes[0]) if len(set(sizes)) == 1 else f"{min(sizes)} to {max(sizes)}"
 
 
 def two_sums(truth: Tensor, sums: Mapping[str, Tensor], counts: Tensor) -> Picture:
@@ -227,14 +227,13 @@ def places(dtype: torch.dtype, W: int, at: float, pixels: int = 4) -> tuple[Pict
     """All the places along a row of pixels that a location stored in dtype can mean.
 
     Args:
-        dtype: a sixteen-bit dtype; W: width of the level; at: where to look, 0 to 1; pixels: how many are shown.
+        dtype: float16 or bfloat16; W: width of the level; at: where to look, 0 to 1; pixels: how many are shown.
 
     Returns:
         The picture, and how many places there are in the middle one of the pixels.
     """
     first = min(max(round(at * W) - pixels // 2, 0), max(W - pixels, 0))
-    dense = torch.linspace(first / W, (first + pixels) / W, 20_001, dtype=torch.float64)
-    there = dense.to(dtype).double().unique() * W
+    there = torch.arange(2**15, dtype=torch.int16).view(dtype).double() * W  # every number from 0 on that dtype has
     there = there[(there >= first) & (there <= first + pixels)]
     figure, axes = new_figure(9, 1.9)
     for k in range(pixels):
