@@ -24,7 +24,8 @@ def as_float(bits, T: tl.constexpr):
     """The lower bits of an integer block, read as a T, in float32."""
     if T == tl.float32:
         return bits.to(tl.int32).to(tl.float32, bitcast=True)
-    return bits.to(tl.int16).to(T, bitcast=True).to(tl.float32)
+    else:
+        return bits.to(tl.int16).to(T, bitcast=True).to(tl.float32)
 
 
 PACK_F16 = tl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")  # PTX names the upper half first
@@ -64,7 +65,9 @@ def unpack(word, T: tl.constexpr, PTX: tl.constexpr):
 
 def _sum_of_products(kind: str) -> str:
     """PTX for rows[0] * columns[0] + … + rows[3] * columns[3] of packed pairs; $1 to $4 are rows, $5 to $8 columns."""
-    return f"{{.reg .b32 t; mul.rn.{kind} t, $1, $5; fma.rn.{kind} t, $2, $6, t; fma.rn.{kind} t, $3, $7, t; fma.rn.{kind} $0, $4, $8, t;}}"
+    steps = ["mov.b32 t, 0;"]  # and not mul: SM 8.0 has fma for bfloat16, and nothing else
+    steps += [f"fma.rn.{kind} {'t' if k < 3 else '$0'}, ${1 + k}, ${5 + k}, t;" for k in range(4)]
+    return "{.reg .b32 t; " + " ".join(steps) + "}"
 
 
 SUM_F16 = tl.constexpr(_sum_of_products("f16x2"))
