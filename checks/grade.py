@@ -287,7 +287,7 @@ class _Run:
         """The known mistake that behaves as this answer did in every case that ran, and not as the reference does.
 
         First to the element at which a kernel was stopped, then to the tensor; and if no mistake explains everything,
-        one that explains a failing check is still the best lead. What tells mistakes apart soonest is tried first;
+        one that explains the failing check that is shown, or all that returned something wrong, is the best lead. What tells mistakes apart soonest is tried first;
         properties that hold, which may take a compiler, are not.
         """
         usable = lambda o: o.timeout is None and not o.reached and not o.forbidden  # noqa: E731
@@ -302,7 +302,9 @@ class _Run:
         rest = [one for one in self.outcomes if usable(one[2]) and not is_property(one) and id(one[2]) not in known]
         everything = sorted(failing + rest, key=is_property)
         behaviour: dict = {}  # the same on this run's own seed
-        for picked in (everything, [one for one in failing if one is shown]):
+        # An edge case that raises need not hide what is wrong with all the others.
+        returned = [one for one in failing if one[2].error is None and not is_property(one)]
+        for picked in (everything, [one for one in failing if one is shown], returned):
             for exactly in (True, False):
                 for mistake in self.exercise.mistakes:
                     if picked and all(self._behaves(behaviour, mistake, exactly, *one) for one in picked):

@@ -2,10 +2,12 @@
 
 import functools
 from collections import OrderedDict, deque
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
+from checks.compare import describe
 from checks.exercise import Draw, Failed, Mistake, Property, exercise
 from msda_core.figures import traffic
 
@@ -28,8 +30,8 @@ def _sectors(addresses, itemsize, *, size=SECTOR, reach=None):
 
 def neighbours(draw: Draw):
     """32 lanes side by side, from the border of a sector on: every byte that comes is used"""
-    itemsize = 2 ** draw.integer(1, 4)
-    return [_base(draw) + itemsize * lane for lane in range(32)], itemsize
+    start, itemsize = _base(draw), 2 ** draw.integer(1, 4)
+    return [start + itemsize * lane for lane in range(32)], itemsize
 
 
 def beginning_in_the_middle(draw: Draw):
@@ -158,6 +160,18 @@ exercise(
             "All lanes ask at the same time; their order means nothing. What do you know about a sector already seen?",
         ),
         Mistake(
+            "in bytes instead of sectors",
+            lambda addresses, itemsize: SECTOR * _sectors(addresses, itemsize),
+            "The number of sectors is asked for. Each is 32 bytes.",
+        ),
+        Mistake(
+            "when the last sector of each element is left out",
+            lambda addresses, itemsize: len(
+                {s for a in addresses for s in range(a // SECTOR, (a + itemsize - 1) // SECTOR)}
+            ),
+            "`range` stops before its end.",
+        ),
+        Mistake(
             "when lines of 128 bytes are counted",
             lambda addresses, itemsize: _sectors(addresses, itemsize, size=128),
             "A cache line has 128 bytes, but it is fetched in four sectors, each only if somebody needs it.",
@@ -261,6 +275,28 @@ exercise(
                 / (SECTOR * len(_all_sectors(requests)))
             ),
             "Each request is on its own: count its bytes and its sectors, then add up.",
+        ),
+        Mistake(
+            "when an element counts once in the whole series",
+            lambda requests: (
+                len({b for addresses, n in requests for a in addresses for b in range(a, a + n)}) / _delivered(requests)
+            ),
+            "A number that two requests ask for is useful to both. Only the lanes of one request share it.",
+        ),
+        Mistake(
+            "when every request counts 32 useful elements",
+            lambda requests: sum(32 * n for _, n in requests) / _delivered(requests),
+            "Lanes that are masked off ask for nothing, and lanes may ask for the same element.",
+        ),
+        Mistake(
+            "when elements are compared with bytes",
+            lambda requests: sum(len(set(a)) for a, _ in requests) / _delivered(requests),
+            "How many bytes has an element?",
+        ),
+        Mistake(
+            "with a whole division",
+            lambda requests: _useful(requests) // _delivered(requests),
+            "A share between 0 and 1 is lost when it is rounded down.",
         ),
         Mistake(
             "when the efficiencies of the requests are averaged",
@@ -425,6 +461,33 @@ def _direct(stream, capacity):
     return hits
 
 
+def _least_often_out(stream, capacity):
+    cache, hits = {}, 0
+    for sector in stream:
+        if sector in cache:
+            hits += 1
+            cache[sector] += 1
+        elif capacity:
+            if len(cache) >= capacity:
+                cache.pop(min(cache, key=cache.get))
+            cache[sector] = 1
+    return hits
+
+
+def _fresh_only(stream, capacity):
+    """The cache of `_lru`, but a hit takes the sector out."""
+    cache, hits = [], 0
+    for sector in stream:
+        if sector in cache:
+            hits += 1
+            cache.remove(sector)
+        else:
+            cache.append(sector)
+            if len(cache) > capacity:
+                cache.pop(0)
+    return hits
+
+
 exercise(
     "03.lru_hits",
     reference=_lru,
@@ -453,7 +516,7 @@ exercise(
         Mistake(
             "when the cache holds one sector less",
             lambda stream, capacity: _lru(stream, max(0, capacity - 1)),
-            "Exactly `capacity` sectors fit. When does one have to go?",
+            "Exactly `capacity` sectors fit, and a read that hits needs no room. When does one have to go?",
         ),
         Mistake(
             "when misses are counted",
@@ -474,6 +537,21 @@ exercise(
             "when the cache stays as it is once it is full",
             _filled_once,
             "A sector that was just read always goes into the cache; another one makes room for it.",
+        ),
+        Mistake(
+            "when the sector that was used least often goes",
+            _least_often_out,
+            "It does not matter how often a sector was used, only how long ago.",
+        ),
+        Mistake(
+            "when a hit takes the sector out of the cache",
+            _fresh_only,
+            "It moves to the place of the most recent one: taken out, and put in again.",
+        ),
+        Mistake(
+            "when the last `capacity` reads are searched, and not as many different sectors",
+            lambda stream, capacity: sum(sector in stream[max(0, i - capacity) : i] for i, sector in enumerate(stream)),
+            "A sector that is read five times in a row takes one place.",
         ),
         Mistake(
             "when each sector has one fixed place",
@@ -527,48 +605,69 @@ class _Tilings:
             if addresses or "silent" in wrong:
                 out.append((addresses, width))
 
+        def number(i):
+            if "head by head" not in wrong:
+                return i
+            row, p = divmod(i, P)
+            return (row % M * Q + row // M) * P + p
+
         def parameters(points):
             if "no parameters" in wrong:
                 return
-            emit([attn_ptr + i * unit for i in points], itemsize)
-            step = 1 if planes > 1 else 2
+            points = [number(i) for i in points]
+            weights = [attn_ptr + i * unit for i in points]
+            if "weight last" not in wrong:
+                emit(weights, itemsize)
+            if "x and y at once" in wrong:
+                return emit([loc_ptr + 2 * i * unit for i in points], 2 * itemsize)
+            step = 1 if planes > 1 or "one apart" in wrong else 2
             for axis in (1, 0) if "y first" in wrong else (0, 1):
                 shift = 0 if "no y" in wrong else axis * planes
                 emit([loc_ptr + (step * i + shift) * unit for i in points], itemsize)
+            if "weight last" in wrong:
+                emit(weights, itemsize)
 
         def values(lanes, corner, width):
             rows = [(where[i][corner], byte) for i, byte in lanes]
             emit([row + byte if row >= 0 or "unmasked" in wrong else None for row, byte in rows], width)
 
         whole = "ragged" in wrong
+        heads_first = [q * M + m for m in range(M) for q in range(Q)]
+        rows = heads_first if "heads first" in wrong else range(Q * M)
+        apart = 1 if "channels as bytes" in wrong else unit
         if tiling == "output":
-            rows = [(r, d) for r in range(Q * M) for d in range(D)]
+            items = [(r, d) for r in rows for d in range(D)]
             warps = [
                 part
-                for piece in (_groups(rows, D) if "row per warp" in wrong else [rows])
+                for piece in (_groups(items, D) if "row per warp" in wrong else [items])
                 for part in _groups(piece, whole=whole)
             ]
             for warp in warps:
+                if "parameters first" in wrong:
+                    for p in range(P):
+                        parameters([r * P + p for r, _ in warp])
                 for p in range(P):
-                    parameters([r * P + p for r, _ in warp])
+                    if "parameters first" not in wrong and (p == 0 or "first point" not in wrong):
+                        parameters([r * P + p for r, _ in warp])
                     for corner in range(4):
-                        values([(r * P + p, d * unit) for r, d in warp], corner, itemsize)
+                        values([(r * P + p, d * apart) for r, d in warp], corner, itemsize)
         elif tiling == "point":
-            for warp in _groups(list(range(Q * M * P)), whole=whole):
+            for warp in _groups([r * P + p for r in rows for p in range(P)], whole=whole):
                 parameters(warp)
-                if "one channel" in wrong:
+                if "one channel" in wrong or "whole row" in wrong:
                     for corner in range(4):
-                        values([(i, 0) for i in warp], corner, itemsize)
+                        values([(i, 0) for i in warp], corner, itemsize * (D if "whole row" in wrong else 1))
                 elif "channels outside" in wrong:
                     for d in range(D):
                         for corner in range(4):
-                            values([(i, d * unit) for i in warp], corner, itemsize)
+                            values([(i, d * apart) for i in warp], corner, itemsize)
                 else:
                     for corner in range(4):
                         for d in range(D):
-                            values([(i, d * unit) for i in warp], corner, itemsize)
+                            values([(i, d * apart) for i in warp], corner, itemsize)
         else:
-            width = wrong.get("width", 16)
+            step = itemsize if "single numbers" in wrong else 16
+            width = itemsize if "narrow" in wrong else step
             programs = [
                 [(q * M + m) * P + p for q in range(first, min(first + block, Q)) for p in range(P)]
                 for first in range(0, Q, block)
@@ -579,13 +678,21 @@ class _Tilings:
             if "heads outside" in wrong:
                 count = -(-Q // block)
                 programs = [programs[f * M + m] for m in range(M) for f in range(count)]
+            if "32 points at a time" in wrong:
+                programs = [part for points in programs for part in _groups(points)]
             for points in programs:
                 for part in _groups(points):
                     parameters(part)
-                pieces = [(i, byte) for i in points for byte in range(0, D * itemsize, width)]
-                for corner in range(4):
-                    for part in _groups(pieces, whole=whole):
-                        values(part, corner, width)
+                pieces = [
+                    (i, byte // step if "pieces as bytes" in wrong else byte)
+                    for i in points
+                    for byte in range(0, D * itemsize, step)
+                ]
+                order = [(corner, part) for corner in range(4) for part in _groups(pieces, whole=whole)]
+                if "corners inside" in wrong:
+                    order = [(corner, part) for part in _groups(pieces) for corner in range(4)]
+                for corner, part in order:
+                    values(part, corner, width)
         return out
 
 
@@ -597,7 +704,8 @@ def _problem(
 ):
     pixels = draw.integers(Q, M, P, 4, low=0, high=60)
     corners = torch.where(draw.uniform(Q, M, P, 4) < inside, pixels, -1)
-    return tiling, corners, D, itemsize, _base(draw), _base(draw), _base(draw), block
+    value, locations, weights = ((i << 21) + _base(draw) for i in range(3))  # in pieces of memory that do not meet
+    return tiling, corners, D, itemsize, value, locations, weights, block
 
 
 def per_output_element(draw: Draw):
@@ -639,21 +747,56 @@ def _far_outside(tiling: str):
     return case
 
 
-def _plain(answer, *args):
-    """The requests with each lane order forgotten: it makes no difference to the machine."""
-    found = answer(*args)
+def _said(address, D, itemsize, pointers, sizes) -> str:
+    """An address in words."""
+    Q, M, P, _ = sizes
+    for name, pointer, each in zip(("value", "the locations", "the weights"), pointers, (0, 2, 1)):
+        number, byte = divmod(address - pointer, itemsize)
+        inside = 0 <= number < (each * Q * M * P or 1 << 19)
+        if -4096 < address - pointer < 0:
+            return f"{pointer - address} bytes before {name}"
+        if not inside:
+            continue
+        over = f" + {byte} bytes" if byte else ""
+        if name == "value":
+            row, channel = divmod(number, D)
+            return f"pixel {row // M}, head {row % M}, channel {channel}{over}"
+        what = "weight" if each == 1 else "xy"[number % 2]
+        row, point = divmod(number // each, P)
+        return f"{what} of query {row // M}, head {row % M}, point {point}{over}"
+    return f"address {address}, which is nobody's"
+
+
+def _plain(answer, tiling, corners, D, itemsize, value_ptr, loc_ptr, attn_ptr, block):
+    """The requests in words, each lane's bytes and what they are; the lanes' order makes no difference to the machine."""
+    found = answer(tiling, corners, D, itemsize, value_ptr, loc_ptr, attn_ptr, block)
+    if hasattr(found, "__next__"):
+        found = list(found)
     if not isinstance(found, (list, tuple)):
-        return list(found) if hasattr(found, "__next__") else found
-    plain = []
-    for request in found:
+        return found
+    plain, pointers = [], (value_ptr, loc_ptr, attn_ptr)
+    for i, request in enumerate(found):
         if not isinstance(request, (list, tuple)) or len(request) != 2 or not isinstance(request[0], (list, tuple)):
-            return found
-        plain.append((sorted(set(request[0])), request[1]))
+            raise Failed(
+                f"request {i} of yours is {describe(request)}, expected (a list of addresses, bytes that a lane reads).",
+                "the form of a request",
+            )
+        *addresses, width = (
+            n.item() if isinstance(n, Tensor) and n.numel() == 1 else n for n in (*request[0], request[1])
+        )
+        broken = next((n for n in (*addresses, width) if not isinstance(n, Integral)), 0)
+        if not isinstance(broken, Integral):
+            raise Failed(
+                f"request {i} of yours holds {describe(broken)}. Addresses and sizes are whole numbers of bytes.",
+                "not a whole number",
+            )
+        lanes = (_said(address, D, itemsize, pointers, corners.shape) for address in sorted(set(addresses)))
+        plain.append([f"{lane} ({width} bytes)" for lane in lanes])
     return plain
 
 
-def _reference_requests(*args):
-    return _plain(_tilings, *args)
+def _reference_requests(tiling, corners, D, itemsize, value_ptr, loc_ptr, attn_ptr, block):
+    return _plain(_tilings, tiling, corners, D, itemsize, value_ptr, loc_ptr, attn_ptr, block)
 
 
 exercise(
@@ -738,8 +881,73 @@ exercise(
         ),
         Mistake(
             'when the pieces of "block" are single numbers',
-            _Tilings(width=4),
+            _Tilings(**{"single numbers": True}),
             "In this tiling a lane loads 16 bytes at once.",
+        ),
+        Mistake(
+            'when a lane of "block" loads one number of its piece',
+            _Tilings(narrow=True),
+            "A piece has 16 bytes, and a lane loads all of it in one request.",
+        ),
+        Mistake(
+            'when piece k of a row is taken to lie k bytes into it in "block"',
+            _Tilings(**{"pieces as bytes": True}),
+            "A piece has 16 bytes. How many bytes lie before piece k?",
+        ),
+        Mistake(
+            'when the four corners come piece by piece in "block"',
+            _Tilings(**{"corners inside": True}),
+            "Corner after corner: first every piece of the first corner, 32 at a time.",
+        ),
+        Mistake(
+            'when "block" finishes 32 points before it loads the weights of the next',
+            _Tilings(**{"32 points at a time": True}),
+            "First the weights and locations of all points of the program, 32 at a time; then the pieces of all points.",
+        ),
+        Mistake(
+            "when channel d is taken to lie d bytes into its row",
+            _Tilings(**{"channels as bytes": True}),
+            "How many bytes has a channel?",
+        ),
+        Mistake(
+            'when "point" loads a whole row in one request',
+            _Tilings(**{"whole row": True}),
+            "Here a lane loads one number at a time: a request for each channel.",
+        ),
+        Mistake(
+            'when "output" loads weight and location of its first point only',
+            _Tilings(**{"first point": True}),
+            "Every point has its own. Which loop do the three requests belong into?",
+        ),
+        Mistake(
+            'when "output" loads all weights and locations before the first pixel',
+            _Tilings(**{"parameters first": True}),
+            "Point after point: a point's weight, x and y, its four corners, and only then the next point.",
+        ),
+        Mistake(
+            "when the weight is read after x and y",
+            _Tilings(**{"weight last": True}),
+            "The order is weight, x, y.",
+        ),
+        Mistake(
+            "when x and y are read in one request",
+            _Tilings(**{"x and y at once": True}),
+            "It would be a good idea. These three tilings load x and y one after the other.",
+        ),
+        Mistake(
+            "when the x of the next point is taken to lie right behind this one's",
+            _Tilings(**{"one apart": True}),
+            "Between the two lies a y.",
+        ),
+        Mistake(
+            "when weights and locations are taken to lie head by head",
+            _Tilings(**{"head by head": True}),
+            "Their axes are (Q, M, P): all heads of a query, then the next query.",
+        ),
+        Mistake(
+            "when work items are numbered head by head",
+            _Tilings(**{"heads first": True}),
+            "An item is (query, head, …), numbered in this order: all heads of a query, then the next query.",
         ),
         Mistake(
             'when a program of "block" owns neighbouring heads instead of queries',
@@ -826,6 +1034,12 @@ def rows_that_share_sectors(draw: Draw):
     return _corners(draw, 2, 9, 3, 2, S=11), 11, 20, 2
 
 
+def the_heads_of_one_pixel(draw: Draw):
+    """the rows of a pixel's heads lie side by side, 36 bytes each, and share sectors"""
+    pixels = 9 * draw.permutation(20)[:8].reshape(1, 2, 1, 1, 4) + draw.integer(0, 7)
+    return pixels.expand(1, 2, 3, 1, 4).clone(), 190, 9, 4
+
+
 def mostly_outside(draw: Draw):
     """corners outside the image are not read, but their weights and locations are"""
     return _corners(draw, 1, 5, 2, 7, S=40, inside=0.1), 40, 8, 4
@@ -843,7 +1057,15 @@ def _changed(change, **options):
 exercise(
     "03.traffic_bounds",
     reference=_traffic_bounds,
-    cases=[hardly_touched, read_many_times, two_images, several_heads, rows_that_share_sectors, mostly_outside],
+    cases=[
+        hardly_touched,
+        read_many_times,
+        two_images,
+        several_heads,
+        rows_that_share_sectors,
+        the_heads_of_one_pixel,
+        mostly_outside,
+    ],
     parts=["compulsory", "requested"],
     mistakes=[
         Mistake(
@@ -893,6 +1115,78 @@ exercise(
             "Rows follow one another without gaps. Where does row 1 of 40 bytes begin?",
         ),
         Mistake(
+            "when a corner at -1 is read like any other pixel",
+            lambda corners, S, D, itemsize: _by_hand(corners, S, D, itemsize, there=lambda s: True),
+            "-1 means that there is nothing to read.",
+        ),
+        Mistake(
+            "when corners at pixel 0 are left out",
+            lambda corners, S, D, itemsize: _by_hand(corners, S, D, itemsize, there=lambda s: s > 0),
+            "Pixel 0 exists. Only -1 means that there is nothing to read.",
+        ),
+        Mistake(
+            "when value is taken to lie head by head",
+            lambda corners, S, D, itemsize: _by_hand(
+                corners, S, D, itemsize, row=lambda b, s, m, M: (b * M + m) * S + s
+            ),
+            "value is (B, S, M, D): the rows of a pixel's heads lie side by side.",
+        ),
+        Mistake(
+            "when only the sector in which a row begins counts",
+            lambda corners, S, D, itemsize: _by_hand(corners, S, D, itemsize, reach=lambda n: 1),
+            "A row is D * itemsize bytes long. Where does it end?",
+        ),
+        Mistake(
+            "when a row is taken to be one byte longer",
+            lambda corners, S, D, itemsize: _by_hand(corners, S, D, itemsize, reach=lambda n: n + 1),
+            "A row of 32 bytes from byte 0 on ends with byte 31.",
+        ),
+        Mistake(
+            "when a pixel that two corners of one point share is requested once",
+            lambda corners, S, D, itemsize: _by_hand(corners, S, D, itemsize, each=set),
+            "Each corner asks for its row, whoever else has asked.",
+        ),
+        Mistake(
+            "when weights, locations and outputs count in the requested bytes only",
+            _changed(lambda once, each, streams, *_: (once, each + streams)),
+            "They have to come from DRAM, or go there, as well.",
+        ),
+        Mistake(
+            "when weights, locations and outputs count in the compulsory bytes only",
+            _changed(lambda once, each, streams, *_: (once + streams, each)),
+            "They are asked for as well.",
+        ),
+        Mistake(
+            "when weights and locations are counted for each corner",
+            _changed(
+                lambda once, each, streams, B, S, M, D, n, Q, P: (
+                    once + streams + 9 * B * Q * M * P * n,
+                    each + streams + 9 * B * Q * M * P * n,
+                )
+            ),
+            "A point has one weight and one location, and its four corners follow from them.",
+        ),
+        Mistake(
+            "when weights, locations and outputs are counted in numbers instead of bytes",
+            _changed(lambda once, each, streams, B, S, M, D, n, Q, P: (once + streams // n, each + streams // n)),
+            "How many bytes has one of these numbers?",
+        ),
+        Mistake(
+            "when weights and locations are counted only where some corner is read",
+            lambda corners, S, D, itemsize: _by_hand(corners, S, D, itemsize, all_points=False),
+            "A lane has to load a location before it can know that the point lies outside.",
+        ),
+        Mistake(
+            "when the locations are left out",
+            _changed(
+                lambda once, each, streams, B, S, M, D, n, Q, P: (
+                    once + streams - 2 * B * Q * M * P * n,
+                    each + streams - 2 * B * Q * M * P * n,
+                )
+            ),
+            "Each point's x and y come from memory, too.",
+        ),
+        Mistake(
             "when weights, locations and outputs are left out",
             _changed(lambda once, each, streams, *_: (once, each)),
             "The call also reads its weights and locations, and writes its result.",
@@ -908,14 +1202,14 @@ exercise(
             "What is written has to go to memory as well: Q rows of M * D numbers per image.",
         ),
         Mistake(
-            "when a location is one number",
+            "when a location is one number, or the weights are left out",
             _changed(
                 lambda once, each, streams, B, S, M, D, n, Q, P: (
                     once + streams - B * Q * M * P * n,
                     each + streams - B * Q * M * P * n,
                 )
             ),
-            "A location is an x and a y.",
+            "A location is an x and a y, and with the weight a point has three numbers.",
         ),
         Mistake(
             "in sectors instead of bytes",
@@ -941,6 +1235,24 @@ def _by_bytes(corners, S, D, itemsize):
     ]
     streams = B * Q * M * (3 * P + D) * itemsize
     return len(row.unique()) * D * itemsize + streams, len(row) * D * itemsize + streams
+
+
+def _by_hand(corners, S, D, itemsize, *, there=lambda s: s >= 0, row=lambda b, s, m, M: None, reach=lambda n: n,
+             each=list, all_points=True):  # fmt: skip
+    """Corner after corner; by its options the wrong ways."""
+    B, Q, M, P, _ = corners.shape
+    touched, requested, points, length = set(), 0, 0, D * itemsize
+    for b, q, m, p in torch.cartesian_prod(*map(torch.arange, (B, Q, M, P))).tolist():
+        pixels = each(corners[b, q, m, p].tolist())
+        points += all_points or max(pixels) >= 0
+        for s in filter(there, pixels):
+            place = row(b, s, m, M)
+            start = ((b * S + s) * M + m if place is None else place) * length
+            sectors = range(start // SECTOR, (start + reach(length) - 1) // SECTOR + 1)
+            touched.update(sectors)
+            requested += len(sectors)
+    streams = (3 * points + B * Q * M * D) * itemsize
+    return SECTOR * len(touched) + streams, SECTOR * requested + streams
 
 
 def _own_sectors(corners, S, D, itemsize):
@@ -1099,6 +1411,23 @@ exercise(
             "Amounts alone do not compare: a byte of DRAM takes longer than one of L1. Compare times.",
         ),
         Mistake(
+            "when the time of DRAM comes on top of L1's",
+            lambda bytes, flops, gpu: _slowest(
+                {**_times(bytes, flops, gpu), "DRAM": bytes[0] / gpu.dram + bytes[1] / gpu.l1}
+            ),
+            "While one warp waits for DRAM, L1 answers others.",
+        ),
+        Mistake(
+            "when L1 only hands out what does not come from DRAM",
+            lambda bytes, flops, gpu: _slowest({**_times(bytes, flops, gpu), "L1": (bytes[1] - bytes[0]) / gpu.l1}),
+            "Whatever comes from DRAM passes through L1 on its way to the lanes.",
+        ),
+        Mistake(
+            "when the two results change places",
+            lambda bytes, flops, gpu: _roofline(bytes, flops, gpu)[::-1],
+            "First the microseconds, then the name.",
+        ),
+        Mistake(
             "when the rate is divided by the amount",
             lambda bytes, flops, gpu: _slowest(
                 {"DRAM": gpu.dram / bytes[0], "L1": gpu.l1 / bytes[1], "arithmetic": gpu.flops / flops}
@@ -1146,14 +1475,15 @@ def _order(answer, centres) -> list[int]:
     if sorted(numbers) != list(range(count)):
         there = len(set(numbers) & set(range(count)))
         raise Failed(
-            f"of {count} queries, your order of {len(found)} has {there}. Each has to be computed once.",
+            f"for {count} queries your list has {len(found)} numbers, and {there} of the queries are among them. Each of 0 to "
+            f"{count - 1} has to be there once.",
             "not each once",
         )
     return numbers
 
 
 def _each_once(answer, draw: Draw):
-    for count in (0, 1, draw.integer(5, 40)):
+    for count in (1, draw.integer(5, 40)):
         _order(answer, _scene(draw, count)[0])
 
 
@@ -1178,6 +1508,10 @@ def _by_x(centres):
 
 def _by_rows_of_the_image(centres):
     return sorted(range(len(centres)), key=lambda i: (int(centres[i][1] * ORDER_SHAPES[0][0]), centres[i][0]))
+
+
+def _by_tiles(centres):
+    return sorted(range(len(centres)), key=lambda i: (int(centres[i][1] * 8), int(centres[i][0] * 8)))
 
 
 def _score(answer) -> str:
@@ -1212,6 +1546,11 @@ exercise(
             "when they are sorted by x alone",
             _by_x,
             "Two queries with the same x can be a whole image apart.",
+        ),
+        Mistake(
+            "when each query's place in the order is returned, and not the order",
+            lambda centres: [_by_tiles(centres).index(query) for query in range(len(centres))],
+            "The first number is that of the query which is computed first.",
         ),
         Mistake(
             "when the sorted centres are returned instead of their numbers",

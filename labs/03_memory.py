@@ -126,7 +126,7 @@ def sectors(addresses: list[int], itemsize: int) -> int:
 
     Args:
         addresses: where each lane's element begins, in bytes. Lanes that are masked off are not
-            in the list.
+            in the list; it may be empty.
         itemsize: bytes of one element. It may lie across a border between sectors.
 
     Returns:
@@ -164,7 +164,8 @@ def efficiency(requests: list[tuple[list[int], int]]) -> float:
     """Useful bytes over delivered bytes of a series of requests.
 
     Args:
-        requests: (addresses, itemsize) of each request, as `sectors` takes them.
+        requests: (addresses, itemsize) of each request, as `sectors` takes them; one may have no
+            addresses, but not all of them.
 
     Returns:
         Useful over delivered, both summed over the series. Useful: the bytes that lanes asked for;
@@ -289,7 +290,7 @@ def lru_hits(sector_stream: list[int], capacity: int) -> int:
 
     Args:
         sector_stream: the sectors in the order in which they are read.
-        capacity: how many sectors the cache holds; it begins empty.
+        capacity: how many sectors the cache holds, 0 or more; it begins empty.
 
     Returns:
         The number of reads that find their sector in the cache. When a new sector does not fit,

@@ -304,3 +304,14 @@ def lab01_corner_weights(x, y):
     x0, y0 = int(x // 1), int(y // 1)
     fx, fy = x - x0, y - y0
     return (x0, y0), ((1 - fx) * (1 - fy), fx * (1 - fy), (1 - fx) * fy, fx * fy)
+
+
+def test_an_edge_case_that_raises_does_not_hide_the_mistake():
+    def mean(requests):
+        return sum(
+            len(set(a)) * n / (32 * len({b // 32 for x in a for b in range(x, x + n)})) for a, n in requests
+        ) / len(requests)
+
+    report = grade("03.efficiency", mean)
+    assert report.state == "crash" and "ZeroDivisionError" in report.worst.message
+    assert report.mistake.name == "when the efficiencies of the requests are averaged"
