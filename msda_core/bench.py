@@ -340,7 +340,10 @@ def _inputs(preset: str, name: str, levels: list[tuple[int, int]], spread: float
 
 
 def _spread(text: str) -> float | str:
-    return text if text in ("initial", "uniform") else float(text)
+    try:
+        return text if text in ("initial", "uniform") else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"--spread must be pixels, 'initial' or 'uniform', got {text!r}") from None
 
 
 def _compile_one(job: tuple) -> None:

@@ -28,6 +28,25 @@ def test_inputs(preset, B, Q):
         assert offset.mean().abs() < 0.5 and 1.5 < offset.std() < 2.5
 
 
+def test_offsets_of_every_spread():
+    levels, size = [(40, 60), (20, 30)], torch.tensor([[60, 40], [30, 20]])
+    shape = (1, 3000, 8, 2, 4, 2)
+
+    def offsets(spread):
+        loc = bench.encoder_locations(shape, levels, spread, "cpu", torch.Generator().manual_seed(0))
+        assert loc.shape == shape
+        query = 45 * 1 + 60 * 7  # pixel (45, 7) of the first level
+        return loc, (loc[0, query] - torch.tensor([45.5 / 60, 7.5 / 40])) * size[:, None]
+
+    assert 0.35 < offsets(0.5)[1].std() < 0.65 and 22 < offsets(32)[1].std() < 42
+    start = offsets("initial")[1]  # head 0 looks right, head 2 down, head 1 both; point k goes k + 1 pixels
+    torch.testing.assert_close(start[0, 1], torch.tensor([[1.0, 0], [2, 0], [3, 0], [4, 0]]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(start[1, 0, 2], torch.tensor([3.0, 3.0]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(start[2, 1, 3], torch.tensor([0.0, 4.0]), atol=1e-4, rtol=0)
+    loc = offsets("uniform")[0]
+    assert 0 <= loc.min() < 0.01 and 0.99 < loc.max() <= 1 and abs(loc.mean() - 0.5) < 0.01
+
+
 def test_plain_composition_agrees():
     value, shapes, starts, loc, attn, _ = bench.make_inputs("decoder", torch.float32, LEVELS, "cpu", B=1, Q=3)
     plain = bench.plain_grid_sample(value, LEVELS, loc, attn)
@@ -44,6 +63,39 @@ def test_table_compares_with_the_best_other():
     text = bench.table([row("msda_core", 10.0, 20.0), row("reference", 300.0, 900.0), row("peer", 12.0, 50.0)])
     assert "fwd 1.20x of peer, bwd 2.50x of peer" in text
     assert "msda_core" in text and "peak MiB" in text
+
+
+def test_table_shows_both_ways_of_the_encoder():
+    rows = [row("msda_core", 10.0, 20.0), row("plain", 10.0, 20.0), row("merged", 8.0, 10.0), row("peer", 12.0, 30.0)]
+    rows = [r | {"preset": "encoder", "spread": 2.0} for r in rows] + [r | {"spread": None} for r in rows[:1]]
+    text = bench.table(rows)
+    assert "encoder, fp16, spread 2.0 pixels" in text and "decoder, fp16   (µs)" in text
+    assert "best other over merged: fwd 1.50x of peer, bwd 3.00x of peer" in text
+    assert "plain over merged: fwd 1.25x of plain, bwd 2.00x of plain" in text
+    assert "best other over plain" not in text  # msda_core's line says the same
+
+
+def test_both_ways_are_the_operator():
+    from msda_core import ops
+
+    seen = []
+    found = bench.operators([], LEVELS, False)
+    assert list(found)[:3] == list(bench.OURS)
+    inputs = bench.make_inputs("encoder", torch.float32, LEVELS, "cpu", B=1)[:5]
+    original = bench.multi_scale_deformable_attention
+    bench.multi_scale_deformable_attention = lambda *args: (seen.append(ops._merging), original(*args))[1]
+    try:
+        results = [found[name](*inputs) for name in ("plain", "merged")]
+    finally:
+        bench.multi_scale_deformable_attention = original
+    assert seen == [False, True] and torch.equal(*results) and ops._merging is None
+
+
+@pytest.mark.parametrize("spread", ["two", ""])
+def test_a_bad_spread_is_refused(spread, capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["--spread", spread])
+    assert "--spread must be pixels, 'initial' or 'uniform'" in capsys.readouterr().err
 
 
 def test_picture_on_request(tmp_path):
@@ -92,3 +144,15 @@ def test_on_a_gpu(tmp_path, capsys):
         assert all(r[f"{way}_{c}"] > 0 for way in ("fwd", "bwd") for c in bench.COLUMNS)
         assert r["error_out"] < 1e-2 and r["error_value"] < 1e-2
     assert rows[0]["fwd_kernels"] < rows[0]["fwd_eager"]
+
+
+@pytest.mark.gpu
+def test_both_ways_on_a_gpu(tmp_path):
+    path = tmp_path / "bench.json"
+    arguments = ["--preset", "encoder", "--resolution", "128x160", "--dtypes", "fp16", "--quick", "--json", str(path)]
+    assert bench.main([*arguments, "--only", "plain", "merged", "--spread", "1", "initial"]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [(r["operator"], r["spread"]) for r in rows] == [
+        ("plain", 1.0), ("merged", 1.0), ("plain", "initial"), ("merged", "initial"),
+    ]  # fmt: skip
+    assert all(r["error_out"] < 1e-2 and r["error_value"] < 1e-2 for r in rows)
