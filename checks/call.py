@@ -6,6 +6,7 @@ poisoned, and the doors to the reference watched. Whatever happens comes back as
 
 import contextlib
 import ctypes
+import inspect
 import io
 import linecache
 import os
@@ -194,7 +195,7 @@ def _home(answer: Any) -> str:
     """The file (or notebook cell) a function or kernel was written in."""
     function = answer
     if isinstance(answer, type):  # a class: the file of its first method
-        methods = (getattr(method, "__func__", method) for method in vars(answer).values())
+        methods = (inspect.unwrap(getattr(method, "__func__", method)) for method in vars(answer).values())
         function = next((method for method in methods if isinstance(method, types.FunctionType)), None)
     while not isinstance(function, types.FunctionType) and hasattr(function, "fn"):
         function = function.fn  # a Triton kernel keeps its function in fn, also under @triton.autotune

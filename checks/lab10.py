@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from checks.compare import describe
 from checks.exercise import Draw, Failed, Mistake, Property, exercise
 from checks.kernels import edited
 from msda_core import nn, reference
@@ -59,13 +60,34 @@ def _call(draw: Draw, shapes=((3, 5), (2, 4)), *, B=1, Q=2, M=2, D=3, K=3, dtype
 # --- check_inputs ---------------------------------------------------------------------------------------------------
 
 
+def _lets_in(answer, draw: Draw) -> bool:
+    """Whether an ordinary good call passes: tells who refuses this call from who refuses every call."""
+    try:
+        answer(*_call(draw))
+    except Exception:
+        return False
+    return True
+
+
+def _lets_in_anything(answer, draw: Draw) -> bool:
+    """Whether the coarsest of bad calls pass: tells who forgot this one from who looks at nothing."""
+    for at in (0, 3, 4):
+        args = _call(draw)
+        args[at] = args[at][..., 0, 0]
+        try:
+            answer(*args)
+        except Exception:
+            return False
+    return True
+
+
 def _passes(name: str, title: str, make: Callable[[Draw], list[Tensor]]) -> Property:
     def check(answer, draw: Draw) -> None:
         args = make(draw)
         try:
             result = answer(*args)
         except ValueError as error:
-            raise Failed(f"a good call is refused: “{error}”", key=("refused", name)) from error
+            raise Failed(f"a good call is refused: “{error}”", key=("refused", name, _lets_in(answer, draw))) from error
         if result is not None:
             raise Failed("a front door returns nothing; yours returned something.", key=("returns", name))
 
@@ -73,14 +95,26 @@ def _passes(name: str, title: str, make: Callable[[Draw], list[Tensor]]) -> Prop
 
 
 def _refuses(
-    name: str, title: str, spoil: Callable[[list[Any]], None], at_fault: str, seen: Callable[[list[Any]], Any]
+    name: str,
+    title: str,
+    spoil: Callable[[list[Any]], None],
+    at_fault: str,
+    seen: Callable[[list[Any]], Any],
+    *others: tuple[str, Callable[[list[Any]], Any]],
 ) -> Property:
-    """A call with one thing wrong. The message has to begin with the argument at fault and quote what came."""
+    """A call with one thing wrong. The message has to begin with the argument at fault and quote what came.
+
+    Args:
+        name, title: of the check.
+        spoil: changes the arguments of a good call.
+        at_fault, seen: the argument that must be named, and what of it must be quoted, taken from the arguments.
+        others: further pairs, where two arguments contradict each other and nobody can say which one is wrong.
+    """
 
     def check(answer, draw: Draw) -> str:
         args = _call(draw, B=2, Q=5, M=4, D=6, K=3)
         spoil(args)
-        came = str(seen(args))
+        wanted = {argument: str(quoted(args)) for argument, quoted in ((at_fault, seen), *others)}
         try:
             answer(*args)
         except NotImplementedError:
@@ -93,12 +127,17 @@ def _refuses(
                 key=("raised", name, type(error).__name__),
             ) from error
         else:
-            raise Failed(f"{title}: the call was let through.", key=("let through", name))
-        if not said.startswith(at_fault):
             raise Failed(
-                f"{title}: the error must begin with `{at_fault}`, the argument at fault, got “{said}”.",
-                key=("blames", name),
+                f"{title}: the call was let through.", key=("let through", name, _lets_in_anything(answer, draw))
             )
+        blamed = next((argument for argument in wanted if said.startswith(argument)), None)
+        if blamed is None:
+            names = " or ".join(f"`{argument}`" for argument in wanted)
+            raise Failed(
+                f"{title}: the error must begin with {names}, the argument at fault, got “{said}”.",
+                key=("blames", name, _lets_in(answer, draw)),
+            )
+        came = wanted[blamed]
         if came.replace(" ", "") not in said.replace(" ", ""):
             raise Failed(f"{title}: the error must say what came, {came}, got “{said}”.", key=("silent", name))
         return f"“{said}”"
@@ -143,6 +182,11 @@ def _on_meta(args: list) -> None:
 def _good_strides(draw: Draw) -> list[Tensor]:
     args = _call(draw, M=2, D=4)
     args[0] = args[0].transpose(1, 2).contiguous().transpose(1, 2)
+    return args
+
+
+def _good_tables(draw: Draw) -> list[Tensor]:
+    args = _call(draw)
     args[1], args[2] = args[1].int(), args[2].int()
     return args
 
@@ -157,6 +201,7 @@ def _good_gap(draw: Draw) -> list[Tensor]:
 def _good_numbers(draw: Draw) -> list[Tensor]:
     args = _call(draw)
     args[3][0, 0, 0, 0] = torch.tensor([[float("nan"), 0.5], [float("inf"), 0.5], [-3e9, 0.5]])
+    args[0][0, 0, 0, 0], args[4][0, 0, 0, 0, 0] = float("nan"), -7.0
     return args
 
 
@@ -166,9 +211,14 @@ GOOD = [
     _passes("no_image", "B may be 0", lambda draw: _call(draw, B=0)),
     _passes("float16", "float16 value passes with float32 locations", lambda draw: _call(draw, dtype=torch.float16)),
     _passes("bfloat16", "bfloat16 value passes, too", lambda draw: _call(draw, dtype=torch.bfloat16)),
-    _passes("strides", "strides and int32 tables pass", _good_strides),
+    _passes("strides", "value may be transposed", _good_strides),
+    _passes("int32", "tables may be int32", _good_tables),
     _passes("gaps", "levels need not lie one after another", _good_gap),
-    _passes("any_numbers", "locations outside, infinite or not a number pass: they read zeros", _good_numbers),
+    _passes(
+        "any_numbers",
+        "any numbers pass, also none: locations outside read zeros, and a NaN in value is its owner's",
+        _good_numbers,
+    ),
 ]
 BAD = [
     _refuses(
@@ -191,7 +241,7 @@ BAD = [
     _refuses(
         "weights_short", "fewer weights than points", _at(4, lambda t: t[..., :2]), "attention_weights", _shape(4)
     ),
-    _refuses("other_levels", "a pyramid of other levels", _at(1, lambda t: t[:1]), "spatial_shapes", _shape(1)),
+    _refuses("other_levels", "a pyramid of other levels", _at(1, lambda t: t[:1]), "spatial_shapes", _shape(1), ("level_start_index", _shape(2))),
     _refuses("other_starts", "more starts than levels", _at(2, lambda t: t.repeat(2)), "level_start_index", _shape(2)),
     _refuses("table_of_floats", "spatial_shapes in float32", _at(1, lambda t: t.float()), "spatial_shapes", lambda a: a[1].dtype),
     _refuses("starts_of_floats", "level_start_index in float32", _at(2, lambda t: t.float()), "level_start_index", lambda a: a[2].dtype),
@@ -201,7 +251,10 @@ BAD = [
     _refuses("two_devices", "the weights are on another device", _on_meta, "attention_weights", lambda a: a[4].device),
     _refuses("no_height", "a level without rows", _spoil_level, "spatial_shapes", lambda a: tuple(a[1][1].tolist())),
     _refuses("before", "a level that begins before the first pixel", _spoil_starts, "level_start_index", lambda a: -4),
-    _refuses("past", "a level that ends past the last pixel", _reaching_past, "spatial_shapes", lambda a: tuple(a[1][1].tolist())),
+    _refuses(
+        "past", "a level that ends past the last pixel", _reaching_past, "spatial_shapes", lambda a: tuple(a[1][1].tolist()),
+        ("level_start_index", lambda a: a[2][1].item()), ("value", lambda a: a[0].shape[1]),
+    ),
 ]  # fmt: skip
 
 
@@ -261,6 +314,60 @@ exercise(
             "A detector may have no query left. The result then has no rows, and that is no error.",
         ),
         Mistake(
+            "when B = 0 is refused",
+            _check(("    if L == 0:", '    if B == 0:\n        raise ValueError("value is empty.")\n    if L == 0:')),
+            "A batch may be empty. The result then has no rows, and that is no error.",
+        ),
+        Mistake(
+            "when empty tensors are refused",
+            _check(("    if L == 0:", '    if B == 0 or Q == 0:\n        raise ValueError("value is empty.")\n    if L == 0:')),
+            "Nothing to do is no error: the result has no rows.",
+        ),
+        Mistake(
+            "when an empty tensor is asked for its smallest number",
+            _check(("    if L == 0:", '    sampling_locations.min()\n    if L == 0:')),
+            "There is none without a query. And what the numbers are is not asked: points outside read zeros.",
+        ),
+        Mistake(
+            "when value must be contiguous",
+            _check(("    if L == 0:", '    if not value.is_contiguous():\n        raise ValueError("value must be contiguous.")\n    if L == 0:')),
+            "Your launchers make contiguous what is not. Is that call wrong, or only slower?",
+        ),
+        Mistake(
+            "when tables must be int64",
+            _check(("not in (torch.int32, torch.int64)", "!= torch.int64")),
+            "Both int32 and int64 are common, and your kernels read either.",
+        ),
+        Mistake(
+            "when NaN in value is refused",
+            _check(("    if L == 0:", '    if not torch.isfinite(value).all():\n        raise ValueError("value must be finite.")\n    if L == 0:')),
+            "It takes a pass over the largest tensor to find out, and a training that diverges wants to show it.",
+        ),
+        Mistake(
+            "when a level before the first pixel passes",
+            _check(("start < 0", "False")),
+            "In Python, -4 counts from the end. What does it do in an address?",
+        ),
+        Mistake(
+            "when empty levels pass",
+            _check(("H < 1 or W < 1", "False")),
+            "A level without rows has no pixel. Whoever sends one has made a mistake.",
+        ),
+        Mistake(
+            "when a list passes",
+            _check(("not isinstance(tensor, torch.Tensor)", "not isinstance(tensor, (torch.Tensor, list))"),
+                   ("tensor.device != value.device", "isinstance(tensor, torch.Tensor) and tensor.device != value.device"),
+                   ("named[name].dtype not in (torch.int32, torch.int64)", "torch.as_tensor(named[name]).dtype not in (torch.int32, torch.int64)"),
+                   ("tuple(named[name].shape) != expected", "tuple(torch.as_tensor(named[name]).shape) != expected"),
+                   ("spatial_shapes.tolist()", "torch.as_tensor(spatial_shapes).tolist()")),
+            "A kernel takes addresses, and a list has none that it could use.",
+        ),
+        Mistake(
+            "when the error is a TypeError",
+            _check(('raise ValueError(f"{name} must be a tensor', 'raise TypeError(f"{name} must be a tensor')),
+            "Python would say so of a wrong kind. Here one kind of error is agreed upon: ValueError.",
+        ),
+        Mistake(
             "when the dtypes of tables are not looked at",
             _check(("not in (torch.int32, torch.int64)", "is None")),
             "A kernel reads integers at the address it is given, whatever is there.",
@@ -301,6 +408,16 @@ exercise(
             "“too many values to unpack” tells nobody which tensor is wrong. Name it, and say what came.",
         ),
         Mistake("when everything passes", lambda *args: None, "Begin with ranks, then sizes, then dtypes, then the table."),
+        Mistake(
+            "when float16 is refused",
+            _check(("(torch.float32, torch.float16, torch.bfloat16)", "(torch.float32,)")),
+            "Your kernels take three dtypes.",
+        ),
+        Mistake(
+            "when the smallest location is looked at, which an empty tensor does not have",
+            _check(("    if L == 0:", '    if not (sampling_locations.min() >= 0):\n        raise ValueError("sampling_locations must lie in [0, 1].")\n    if L == 0:')),
+            "What the numbers are is not asked: points outside read zeros; every detector has some.",
+        ),
     ],
     hints=[
         "Which mistakes of a caller would make your kernel read where it must not, or give a wrong number in silence? "
@@ -321,6 +438,10 @@ def _there_and_back(answer, grad_out: Tensor, value, shapes, starts, locations, 
     leaves = [t.detach().clone().requires_grad_() for t in (value, locations, attention)]
     try:
         out = answer.apply(leaves[0], shapes, starts, *leaves[1:])
+        if not isinstance(out, Tensor):
+            raise Failed(
+                f"forward returned {describe(out)}, expected a tensor. Is the return missing?", key=("returns",)
+            )
         return (out.detach(), *_grads(out, leaves, grad_out))
     except RuntimeError as error:
         if "Function" in str(error):
@@ -406,7 +527,13 @@ def _once(answer, draw: Draw) -> None:
     value, shapes, starts, locations, attention = _call(draw, Q=1)
     value.requires_grad_(), locations.requires_grad_()
     out = answer.apply(value, shapes, starts, locations, attention)
-    (slope,) = torch.autograd.grad(out.square().sum(), locations, create_graph=True)
+    try:
+        (slope,) = torch.autograd.grad(out.square().sum(), locations, create_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        error.key = ("first", str(error))
+        raise
+    if slope is None:
+        raise Failed("no gradient of sampling_locations arrives, so there is none to differentiate.", key=("no slope",))
     if not slope.requires_grad:
         raise Failed(
             "the gradient of a gradient is taken for zero, in silence: a penalty on gradients would do nothing.",
@@ -417,6 +544,7 @@ def _once(answer, draw: Draw) -> None:
     except RuntimeError as error:
         if "once_differentiable" in str(error):
             return
+        error.key = ("second", str(error))
         raise
     raise Failed("a second derivative came out, and it is wrong: nobody has written it.", key=("wrong graph",))
 
@@ -507,6 +635,16 @@ exercise(
             "when the gradient of value is forgotten",
             _function((GIVEN, "return None, None, None, grad_loc, grad_attn")),
             "None means that the result does not depend on the argument.",
+        ),
+        Mistake(
+            "when the forward returns nothing",
+            _function(("return lab05.msda_forward(", "lab05.msda_forward(")),
+            "What the launcher gives has to be handed on.",
+        ),
+        Mistake(
+            "when the gradients of locations and weights stand where the tables are",
+            _function((GIVEN, "return grad_value, grad_loc, grad_attn, None, None")),
+            "One place for each argument of forward, in its order. The tables are second and third.",
         ),
         Mistake(
             "when the forward is left to torch",

@@ -56,7 +56,8 @@ def _():
     it computes in float32. But one thing happens in memory, where no float32 helps: the additions to `grad_value`. There the
     sum itself has sixteen bits, and so it does after each single addition.
 
-    Is that fast? Is it right? The answers pull in different directions.
+    Is that fast? Is it right? The answers pull in different directions. Below is one such addition: the sum so far, one more
+    share of the gradient, and the number of the dtype in which it ends.
     """)
     return
 
