@@ -37,7 +37,11 @@ def _():
 
     In lab 02 every number got an address. A GPU has hundreds of thousands of threads that could all compute at once. This
     operator does two operations for each number it reads: it multiplies by a weight, and adds. So how fast it is depends on how
-    fast numbers arrive. Here is what some GPUs can do in a second.
+    fast numbers arrive.
+
+    Numbers lie in **DRAM**, the large memory of the data sheets, and pass through two caches on their way. One is shared by
+    all (**L2**); the other (**L1**) is small and belongs to a **multiprocessor**, the unit of a GPU that runs threads. Here is
+    what some GPUs can do in a second.
     """)
     return
 
@@ -213,13 +217,14 @@ def _(wait, waiting_warps):
     _gpu = traffic.GPUS["H200"]
     _picture, _shares = traffic.hidden_latency(waiting_warps.value, wait.value, _gpu)
     _needed = _gpu.dram * wait.value * 1e-9 / _gpu.sms
+    _said = [f"{_share:.{_share < 0.1:d}%}" for _share in _shares]
     mo.vstack(
         [
             _picture,
             mo.md(
                 f"To keep DRAM busy, each multiprocessor needs **{_needed / 1024:.0f} KB** under way. With 4 bytes a lane a "
-                f"request has 128 bytes, with 16 bytes a lane 512: the same warps reach {_shares[0]:.0%} and "
-                f"{_shares[1]:.0%} of the bandwidth. So wide loads help even where they fetch the same sectors. (A warp can "
+                f"request has 128 bytes, with 16 bytes a lane 512: the same warps reach {_said[0]} and "
+                f"{_said[1]} of the bandwidth. So wide loads help even where they fetch the same sectors. (A warp can "
                 "also have several requests under way, if it does not need the first before it issues the second.)"
             ),
         ]
@@ -316,8 +321,8 @@ def _():
     mo.md("""
     ## 5 · Three ways to share out the same work
 
-    Now the operator itself. Each of Q queries has M heads, each head P points, each point four corners, and each corner is a row
-    of D channels. Who reads what? Three answers that people have given:
+    Now the operator itself. Each of Q queries has M heads, each head P points (K on each level, all levels together), each
+    point four corners, and each corner is a row of D channels. Who reads what? Three answers that people have given:
 
     - **output**: one thread per output element. The classic CUDA kernel of this operator.
     - **point**: one thread per sampling point, which walks through the channels.
@@ -643,7 +648,8 @@ def _(decoder_bytes, which_gpu):
         f"By {_whose_roof}, the decoder's call on this GPU takes at least **{_floors[4][0]:.1f} µs** in float32 "
         f"({_floors[4][1]} decides) and **{_floors[2][0]:.1f} µs** in float16 ({_floors[2][1]})."
         + (
-            "\n\nMeasured on an H200, device time, median of CUDA-graph replays:\n\n"
+            "\n\nMeasured on an H200: the time of the kernel alone, median of many launches (replayed from a recording, a CUDA "
+            "graph, so that no Python runs in between):\n\n"
             f"| | float32 | × floor | float16 | × floor |\n|---|---|---|---|---|\n{_rows}\n"
             "These were timed again and again on the same inputs, and "
             f"{decoder_bytes[4][0] / 1e6:.0f} MB fit into an L2 of {_gpu.l2 / 2**20:.0f} MB: DRAM had little to do, and its "
@@ -660,8 +666,8 @@ def _():
     mo.md("""
     ## 8 · The real one
 
-    You counted on paper. Now a GPU counts. Below are Triton kernels that ran on an H200 under **Nsight Compute**, NVIDIA's
-    profiler, which reads the counters that are built into the chip. Two of them share out the work as your `tiling_addresses`
+    You counted on paper. Now a GPU counts. Below are kernels, written in Triton as yours will be in the next lab, that ran on
+    an H200 under **Nsight Compute**, NVIDIA's profiler, which reads the counters that are built into the chip. Two of them share out the work as your `tiling_addresses`
     does. Same inputs, same sizes; did you foresee what the hardware counted?
     """)
     return

@@ -157,7 +157,7 @@ def warp_map(stride: int, offset: int, itemsize: int, lanes: int = 32) -> Pictur
         yticks=range(0, 129, 32),
         xlabel="line of 128 bytes",
         ylabel="byte in the line",
-        title=f"{lanes} lanes, {stride * itemsize} bytes apart: {len(fetched)} sectors",
+        title=f"{lanes} lanes, {stride * itemsize} bytes apart: {len(fetched)} sector{'s' * (len(fetched) > 1)}",
     )
     axes.set_yticks([16, 48, 80, 112], [f"sector {i}" for i in range(4)], minor=True, color=GREY, fontsize=8)
     axes.tick_params(axis="y", which="minor", length=0, pad=22)
@@ -165,13 +165,13 @@ def warp_map(stride: int, offset: int, itemsize: int, lanes: int = 32) -> Pictur
     axes.set_axisbelow(True)
     bar.bar([0], [delivered], color="#fbe3bd", edgecolor=ORANGE)
     bar.bar([0], [useful], color=BLUE)
-    bar.set(xticks=[], ylim=(0, max(32 * 34, delivered)), yticks=[], title=f"{useful / delivered:.0%}\nuseful")
+    bar.set(xticks=[], ylim=(0, max(32 * 34, delivered)), yticks=[], title=f"{100 * useful / delivered:.3g}%\nuseful")
     bar.spines["left"].set_visible(False)
     bar.set_xlabel(f"{useful} of\n{delivered} bytes")
     return Picture(
         figure,
         f"{lanes} lanes read {itemsize} bytes each, {stride * itemsize} bytes apart, from byte {offset} on. They touch "
-        f"{len(fetched)} sectors: {delivered} bytes come, {useful} of them are used, {useful / delivered:.0%}.",
+        f"{len(fetched)} sectors: {delivered} bytes come, {useful} of them are used, {100 * useful / delivered:.3g}%.",
     )
 
 
@@ -211,10 +211,10 @@ def warp_reads(step: int, itemsize: int = 4, D: int = 32) -> Picture:
                 times[sector] = times.get(sector, 0) + 1
         for (row, sector), n in times.items():
             axes.add_patch(Rectangle((sector * SECTOR + 0.8, row + 0.06), SECTOR - 1.6, 0.88, facecolor="#fbe3bd"))
-            if n > 1:
-                axes.text(
-                    sector * SECTOR + SECTOR - 3, row + 0.54, f"×{n}", ha="right", va="center", fontsize=6, color=RED
-                )
+            if n > 1:  # beside the lanes of the latest request, not under them
+                left = issued[-1][0][1] % SECTOR >= SECTOR // 2
+                place, side = (3, "left") if left else (SECTOR - 3, "right")
+                axes.text(sector * SECTOR + place, row + 0.54, f"×{n}", ha=side, va="center", fontsize=6, color=RED)
         for row, byte, width in issued[-1] if issued else []:
             axes.add_patch(Rectangle((byte + 0.25, row + 0.12), width - 0.5, 0.76, facecolor=BLUE))
         counts[name] = (len(issued), total)
@@ -274,9 +274,9 @@ def cache_strip(stream: Sequence[int], capacity: int) -> Picture:
             axes.text(step + 0.5, capacity + 1.8, gone, ha="center", va="center", fontsize=8, color=RED)
             axes.plot([step + 0.3, step + 0.7], [capacity + 2.1, capacity + 1.5], color=RED, linewidth=1)
     axes.set(xlim=(0, len(stream)), ylim=(deepest + 2.4, -0.9), xticks=[])
-    axes.set_yticks(
-        [0.5, 1.8, min(capacity, deepest) + 0.8], ["read", "latest", "oldest"] if capacity > 1 else ["read", "held", ""]
-    )
+    last = min(capacity, deepest) + 0.8
+    marks = {0.5: "read", 1.8: "latest", last: "oldest"} if capacity > 1 else {0.5: "read", 1.8: "held"}
+    axes.set_yticks(list(marks), list(marks.values()))
     axes.tick_params(length=0)
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
@@ -305,16 +305,19 @@ def hidden_latency(
     figure, axes = new_figure(8, 3.5)
     counts = range(1, 65)
     shares = []
-    for size, colour, style in zip(sizes, (RED, BLUE, GREEN), ("--", "-", "-.")):
+    white = dict(boxstyle="round,pad=0.1", facecolor="white", edgecolor="none", alpha=0.85)
+    for index, (size, colour, style) in enumerate(zip(sizes, (RED, BLUE, GREEN), ("--", "-", "-."))):
         rate = lambda n, size=size: min(gpu.dram, gpu.sms * float(n) * size / (latency * 1e-9))  # noqa: E731
         shares.append(rate(warps) / gpu.dram)
         axes.plot(counts, [rate(n) / 1e12 for n in counts], style, color=colour, label=f"{size} bytes a request")
         axes.plot([warps], [rate(warps) / 1e12], "o", color=colour, markersize=8)
+        beside = (9, -4) if index == 0 else (-4, 9)  # below the lowest line, above the others
         axes.annotate(
-            f"{shares[-1]:.0%}", (warps, rate(warps) / 1e12), (8, -12), textcoords="offset points", color=colour
-        )
+            f"{shares[-1]:.{shares[-1] < 0.1:d}%}", (warps, rate(warps) / 1e12), beside, textcoords="offset points", color=colour, bbox=white,
+            ha="left" if index == 0 or warps < 4 else "right",
+        )  # fmt: skip
     axes.axhline(gpu.dram / 1e12, color=GREY, linestyle=":")
-    axes.text(64, gpu.dram / 1e12 * 1.02, "DRAM can do no more ", ha="right", va="bottom", color=GREY)
+    axes.text(1, gpu.dram / 1e12 * 1.02, "DRAM can do no more", ha="left", va="bottom", color=GREY)
     axes.set(
         xlim=(0, 66),
         ylim=(0, gpu.dram / 1e12 * 1.15),
@@ -322,8 +325,8 @@ def hidden_latency(
         ylabel="TB a second",
         title=f"{gpu.name}, {latency:.0f} ns from request to arrival",
     )
-    axes.legend(loc="lower right", frameon=False)
-    said = ", ".join(f"{share:.0%} with {size} bytes a request" for size, share in zip(sizes, shares))
+    figure.legend(loc="outside lower center", ncols=len(sizes), frameon=False)
+    said = ", ".join(f"{share:.{share < 0.1:d}%} with {size} bytes a request" for size, share in zip(sizes, shares))
     return Picture(
         figure,
         f"Bandwidth against warps in flight on the {gpu.name}: it rises in a line and ends at {gpu.dram / 1e12:.1f} TB a "
@@ -371,7 +374,7 @@ def roofline_plot(gpu: Gpu, calls: Mapping[str, tuple[tuple[int, int], int, floa
     intensity = np.logspace(-1, 3, 200)
     low, high = gpu.dram / 1e12 * 0.1, gpu.flops / 1e12 * 2
     slope = np.degrees(np.arctan2(3.6 / np.log10(high / low), 7.4 / 4))  # of the roofs, on axes of 7.4 by 3.6 inches
-    for rate, colour, style, name in ((gpu.dram, BLUE, "-", "DRAM"), (gpu.l1, GREEN, "--", "all L1 caches")):
+    for rate, colour, style, name in ((gpu.dram, BLUE, "-", "DRAM"), (gpu.l1, GREEN, "--", "all L1")):
         roof = np.minimum(intensity * rate, gpu.flops) / 1e12
         axes.loglog(intensity, roof, style, color=colour, linewidth=2)
         axes.annotate(
@@ -430,7 +433,7 @@ def agreement(counters: Mapping[str, tuple[int, int]], whose: str, title: str) -
     axes.set(yticks=range(len(names)), yticklabels=names, xlim=(0, most * 1.3), title=title, xticks=[])
     axes.tick_params(length=0)
     axes.invert_yaxis()
-    axes.legend(loc="lower right", frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     said = "; ".join(f"{name}: {hardware:,} and {mine:,}" for name, (hardware, mine) in counters.items())
     equal = sum(hardware == mine for hardware, mine in counters.values())
     return Picture(
