@@ -88,7 +88,7 @@ def _(guess_transpose):
 
 @app.cell(hide_code=True)
 def _():
-    chosen_view = mo.ui.dropdown(list(memory.VIEWS), value="a.T", label="what to look at")
+    chosen_view = mo.ui.dropdown(list(memory.VIEWS), value="a", label="what to look at")
     chosen_view
     return (chosen_view,)
 

@@ -261,7 +261,7 @@ def _(guess_cache):
         because={
             "8 of 9": "One sector is too many, but not always the same one: each newcomer throws out the next to be needed.",
             "about half": "It is worse. Each newcomer throws out exactly the sector that will be needed next.",
-            "none": "When 9 comes, 1 goes; when 1 comes back, 2 goes, which is needed next. Choose the loop below.",
+            "none": "When 9 comes, 1 goes; when 1 comes back, 2 goes, which is needed next. Below, go *round and round* with room for 4 of 5.",
         },
     )
     return
@@ -328,7 +328,7 @@ def _():
     - **point**: one thread per sampling point, which walks through the channels.
     - **block**: one program, a warp here, per block of queries of a head. Each lane reads 16 bytes of a row.
 
-    All three read the same rows. Issue the requests one after another, and watch which sectors come more than once.
+    All three read the same rows. Predict, then issue the requests one after another, and watch which sectors come more than once.
     """)
     return
 
@@ -367,8 +367,12 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(issued):
-    traffic.warp_reads(issued.value)
+def _(guess_tiling, issued):
+    (
+        mo.md("*The requests show here after your prediction.*")
+        if guess_tiling.value is None
+        else traffic.warp_reads(issued.value)
+    )
     return
 
 
