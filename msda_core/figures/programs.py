@@ -257,9 +257,10 @@ def load_widths(blocks: Sequence[int], counts: Sequence[int], widths: Sequence[i
         bar.set_hatch(hatches.get(width))
         if block == chosen:
             bar.set(edgecolor="black", linewidth=2.5)
-        axes.text(
-            bar.get_x() + bar.get_width() / 2, count, f"{count} × {width} B", ha="center", va="bottom", fontsize=9
-        )
+        axes.annotate(
+            f"{count} × {width} B", (bar.get_x() + bar.get_width() / 2, count), (0, 3), textcoords="offset points",
+            ha="center", va="bottom", fontsize=9,
+        )  # fmt: skip
     axes.set(
         xticks=range(len(blocks)), xticklabels=[f"{b}{' ◂' if b == chosen else ''}" for b in blocks], xlabel="BLOCK",
         ylabel="load instructions a thread", ylim=(0, max(counts) * 1.2),

@@ -46,8 +46,8 @@ def corner_areas(image: Tensor, x: float, y: float) -> Picture:
     left.plot(x, y, "+", color="white", markersize=16, markeredgewidth=3)
     left.plot(x, y, "+", color="black", markersize=14, markeredgewidth=1.5)
     left.set(
-        xlim=(-1.6, W + 0.6),
-        ylim=(H + 0.6, -1.6),
+        xlim=(-1.6, W + 1.6),
+        ylim=(H + 1.6, -1.6),
         xlabel="x (column)",
         ylabel="y (row)",
         title=f"the point ({x:.2f}, {y:.2f})",
@@ -85,7 +85,7 @@ def border_fade(row: Sequence[float], x: float) -> Picture:
     figure, axes = new_figure(7.5, 3.2)
     axes.bar(range(W), row, width=1.0, color="#dfe5ec", edgecolor=GREY, label="pixels")
     axes.plot(xs, curve, color=BLUE, linewidth=2, label="the sample at x")
-    axes.plot([x], [here], "o", color=RED, markersize=9, label=f"x = {x:.2f}: {here:.3f}")
+    axes.plot([x], [here], "o", color=RED, markersize=9, clip_on=False, label=f"x = {x:.2f}: {here:.3f}")
     axes.axvspan(-2, -0.5, color=GREY, alpha=0.12)
     axes.axvspan(W - 0.5, W + 1, color=GREY, alpha=0.12)
     axes.text(-1.9, max(row) * 1.04, "outside", color=GREY)
