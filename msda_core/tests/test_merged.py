@@ -100,6 +100,18 @@ if device.NO_TRITON is None:
         tl.store(out_ptr + 3 * N + i, d)
 
     @triton.jit
+    def sum_kernel(rows_ptr, columns_ptr, low_ptr, high_ptr, N: tl.constexpr, PTX: tl.constexpr):
+        i = tl.arange(0, N)
+        rows = ()
+        columns = ()
+        for k in tl.static_range(4):
+            rows = rows + (tl.load(rows_ptr + k * N + i),)
+            columns = columns + (tl.load(columns_ptr + k * N + i),)
+        low, high = words.sum_of_products(rows, columns, low_ptr.dtype.element_ty, PTX)
+        tl.store(low_ptr + i, low)
+        tl.store(high_ptr + i, high)
+
+    @triton.jit
     def dots_kernel(rows_ptr, g_ptr, out_ptr, N: tl.constexpr, T: tl.constexpr, PTX: tl.constexpr):
         i = tl.arange(0, N)
         offs = i[:, None] * 4 + tl.arange(0, 4)[None, :]
@@ -195,6 +207,16 @@ def test_two_terms_hold_twice_the_digits(dtype):
         close_16(lead, number.double(), dtype)
         found = lead.double() + rest.double()
         assert ((found - number.double()).abs() <= eps**2 * number + 1e-7).all()
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
+def test_four_products_of_both_halves(dtype):
+    rows, columns = (torch.rand(4, N, 2, device=device.ACTIVE).to(dtype) for _ in range(2))
+    low, high = (torch.empty(N, dtype=dtype, device=device.ACTIVE) for _ in range(2))
+    sum_kernel[(1,)](rows.view(torch.int32), columns.view(torch.int32), low, high, N=N, PTX=PTX)
+    exact = (rows.double() * columns.double()).sum(0)
+    close_16(low, exact[:, 0], dtype, steps=4)  # the PTX rounds after each of them
+    close_16(high, exact[:, 1], dtype, steps=4)
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN, ids=str)

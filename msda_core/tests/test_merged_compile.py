@@ -71,7 +71,8 @@ def test_window(target, dtype):
     if dtype == F32:
         assert lowering.spills <= WIDE_SPILLS[target], lowering.spills
     else:
-        assert lowering.spills <= (16 if target == 90 and lowering.triton < "3.9" else 0), lowering.spills
+        old = tuple(map(int, lowering.triton.split(".")[:2])) < (3, 9)
+        assert lowering.spills <= (48 if old and 90 <= target < 110 else 0), lowering.spills
         assert any(".v4.b32" in load for load in lowering.loads), lowering.loads  # four locations in one
 
 
