@@ -271,8 +271,8 @@ def cache_strip(stream: Sequence[int], capacity: int) -> Picture:
             axes.add_patch(Rectangle((step + 0.06, place + 1.36), 0.88, 0.88, facecolor="#e4edf6", edgecolor="white"))
             axes.text(step + 0.5, place + 1.8, kept, ha="center", va="center", fontsize=9)
         if gone is not None:
-            axes.text(step + 0.5, capacity + 1.8, gone, ha="center", va="center", fontsize=8, color=RED)
-            axes.plot([step + 0.3, step + 0.7], [capacity + 2.1, capacity + 1.5], color=RED, linewidth=1)
+            axes.text(step + 0.5, capacity + 1.8, gone, ha="center", va="center", fontsize=9)
+            axes.plot([step + 0.3, step + 0.7], [capacity + 2.15, capacity + 1.45], color=RED, linewidth=1, alpha=0.8)
     axes.set(xlim=(0, len(stream)), ylim=(deepest + 2.4, -0.9), xticks=[])
     last = min(capacity, deepest) + 0.8
     marks = {0.5: "read", 1.8: "latest", last: "oldest"} if capacity > 1 else {0.5: "read", 1.8: "held"}
