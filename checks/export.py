@@ -209,6 +209,7 @@ description = "Multi-scale deformable attention, on Triton kernels written by ha
 readme = "README.md"
 requires-python = ">=3.11"
 dependencies = [
+    "numpy>=1.26",  # of which Triton's interpreter makes its blocks, without declaring it
     "torch>=2.9",
     "triton>=3.6; platform_system == 'Linux'",
     "triton-windows>=3.6; platform_system == 'Windows'",
@@ -259,6 +260,9 @@ def write(folder: Path, sources: Sources, *, name: str = "my_msda", passed=(), c
     summary = "Functions: " + ", ".join(f"`{one}`" for one in sources.names) + "."
     if certificate:
         summary += f"\n\n{certificate['summary']} The whole result is in `{name}/tests/certificate.json`."
+        left = [test for test in certificate["tests"] if test["status"] == "not_run"]
+        if left:
+            summary += "\n\nNot run, and so not known:\n\n" + "\n".join(f"- {t['title']}: {t['message']}" for t in left)
         files[package / "tests" / "certificate.json"] = json.dumps(certificate, indent=1) + "\n"
     files[package / "tests" / "__init__.py"] = ""
     files[package / "tests" / "suite.py"] = Path(__file__).with_name("suite.py").read_text(encoding="utf-8")

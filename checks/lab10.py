@@ -750,6 +750,11 @@ def two_in_a_batch(draw: Draw):
     return _layer_call(draw, [(3, 2)], B=2, Q=2, M=1, D=3, K=2)
 
 
+def _slant(numbers: Tensor) -> float:
+    """One number for many in their order: tells two wrong layouts apart."""
+    return (numbers.detach() * torch.arange(numbers.numel())).sum().item()
+
+
 def _begins(kind: type, draw: Draw) -> None:
     """That a new layer looks in M directions."""
     sizes = (12, 2, 3, 2)
@@ -769,7 +774,11 @@ def _begins(kind: type, draw: Draw) -> None:
         if not error < 1e-5:
             raise Failed(
                 f"{name} of a new layer is off by up to {error:.3g}.",
-                key=("begins", name, round(error, 3) if name == "sampling_offsets.bias" else ""),
+                key=(
+                    "begins",
+                    name,
+                    (round(error, 3), round(_slant(mine), 2)) if name == "sampling_offsets.bias" else "",
+                ),
             )
 
 
@@ -777,9 +786,18 @@ def _door(kind: type, draw: Draw) -> None:
     """That the layer asks the front door before it launches."""
     sizes, parameters, query, points, pixels, shapes, starts, _, _ = points_given(draw)
     module = _loaded(kind, sizes, parameters)
+    from msda_core import machine
+
+    launched = []
     try:
-        module(query, points, pixels, shapes + torch.tensor([[0, 0], [1, 0]]), starts)
-    except ValueError:
+        with machine.guard(launched=launched.append):
+            module(query, points, pixels, shapes + torch.tensor([[0, 0], [1, 0]]), starts)
+    except ValueError as error:
+        if launched:
+            raise Failed(
+                f"a level reaches past value's last pixel, and {launched[0].name} was launched before anybody looked.",
+                key=("door", "late"),
+            ) from error
         return
     except Exception as error:
         raise Failed(
@@ -809,8 +827,99 @@ exercise(
     guarded=True,
     limit=LIMIT,
     parts=("the output", "the gradient of query", "the gradient of input_flatten", "the gradient of the parameters"),
+    axes={
+        "the output": ("image", "query", "channel"),
+        "the gradient of query": ("image", "query", "channel"),
+        "the gradient of input_flatten": ("image", "pixel", "channel"),
+        "the gradient of the parameters": ("number",),
+    },
     carries=("05.msda_forward", "08.msda_backward", "09.msda_backward_switched"),
     mistakes=[
+        Mistake(
+            'when the softmax runs over the heads',
+            _module((".softmax(-1)", ".softmax(2)")),
+            'A head shares its attention out among its own points. Over which axis do they lie?',
+        ),
+        Mistake(
+            'when each weight goes through a sigmoid',
+            _module((".softmax(-1)", ".sigmoid()")),
+            'Each is between 0 and 1 then. What is their sum?',
+        ),
+        Mistake(
+            'when the offsets of levels and points change places',
+            _module(("reshape(B, Q, M, L, K, 2)", "reshape(B, Q, M, K, L, 2).transpose(3, 4)")),
+            "The channels of sampling_offsets lie as (M, L, K, 2), as in Deformable DETR's checkpoints.",
+        ),
+        Mistake(
+            'when the offsets of heads and levels change places',
+            _module(("reshape(B, Q, M, L, K, 2)", "reshape(B, Q, L, M, K, 2).transpose(2, 3)")),
+            "The channels of sampling_offsets lie as (M, L, K, 2), as in Deformable DETR's checkpoints.",
+        ),
+        Mistake(
+            'when a head takes every M-th channel',
+            _module(("value.unflatten(-1, (M, -1))", "value.unflatten(-1, (-1, M)).transpose(-1, -2).contiguous()")),
+            'The channels of one head lie together: C is (M, D).',
+        ),
+        Mistake(
+            'when every level has the reference point of the first',
+            _module(("reference_points[:, :, None, :, None]", "reference_points[:, :, None, :1, None]")),
+            'reference_points has a level axis of its own.',
+        ),
+        Mistake(
+            'when every level has the size of the first',
+            _module((FLIPPED, "input_spatial_shapes.flip(-1)[0]")),
+            'A pixel of a small level is larger. Which axis of offsets are the levels?',
+        ),
+        Mistake(
+            'when half a pixel is taken off',
+            _module((" / " + FLIPPED, " / " + FLIPPED + " - 0.5 / " + FLIPPED)),
+            "The half pixel is the kernel's affair: a location runs from 0 to 1.",
+        ),
+        Mistake(
+            'when locations are kept inside the image',
+            _module(("        call = (value", "        locations = locations.clamp(0, 1)\n        call = (value")),
+            'A point outside reads zero; at the edge it reads the edge.',
+        ),
+        Mistake(
+            'when padding is set to a large negative number',
+            _module(("[..., None], 0.0)", "[..., None], -1e9)")),
+            'That is for weights before a softmax. These are values, and they are summed.',
+        ),
+        Mistake(
+            'when the size of a box is not used',
+            _module(("offsets / K * reference[..., 2:] * 0.5", "offsets / " + FLIPPED)),
+            'With a box, K steps are half of its size, not pixels.',
+        ),
+        Mistake(
+            'when width and height of a box are swapped',
+            _module(("reference[..., 2:] * 0.5", "reference[..., 2:].flip(-1) * 0.5")),
+            'A box is (x, y, w, h). Along which of w and h does x run?',
+        ),
+        Mistake(
+            'when the query is added to the result',
+            _module(("return self.output_proj(MSDAFunction.apply(*call))", "return query + self.output_proj(MSDAFunction.apply(*call))")),
+            'That is done around this layer, with a norm.',
+        ),
+        Mistake(
+            "when a level's sizes are looked at after the kernel",
+            _module(("        check_inputs(*call)\n        return self.output_proj(MSDAFunction.apply(*call))", "        out = MSDAFunction.apply(*call)\n        check_inputs(*call)\n        return self.output_proj(out)")),
+            'By then the kernel has read where it must not. Who is asked first?',
+        ),
+        Mistake(
+            'when steps begin at zero',
+            _module(("torch.arange(1, n_points + 1)", "torch.arange(n_points)")),
+            'Point k begins k + 1 pixels away: the first point of every head would lie at the centre.',
+        ),
+        Mistake(
+            'when x is the sine',
+            _module(("angle.cos(), angle.sin()", "angle.sin(), angle.cos()")),
+            'Head 0 looks along x: which of the two is 1 at angle 0?',
+        ),
+        Mistake(
+            'when the bias is laid out as (L, M, K, 2)',
+            _module(("(ring[:, None, None] * steps).expand(n_heads, n_levels, n_points, 2)", "(ring[None, :, None] * steps).expand(n_levels, n_heads, n_points, 2)")),
+            'The heads come first.',
+        ),
         Mistake(
             "when the softmax runs over the points of each level",
             _module((SOFTMAX, "reshape(B, Q, M, L, K).softmax(-1)")),

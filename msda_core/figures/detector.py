@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
@@ -160,7 +161,7 @@ def shapes_and_points(rows: list[tuple[str, Scene, Tensor, Tensor]]) -> Picture:
     Args:
         rows: (title, scene, boxes found (Q, 4), locations (Q, M, K, 2)), one for each panel.
     """
-    figure, axes = new_figure(4.2 * len(rows), 4.6, ncols=len(rows), squeeze=False)
+    figure, axes = new_figure(4.2 * len(rows), 5.0, ncols=len(rows), squeeze=False)
     said = []
     for ax, (title, (image, boxes), found, locations) in zip(axes[0], rows):
         ax.imshow(image.numpy(), cmap="gray", vmin=0, vmax=1, extent=(0, 1, 1, 0), interpolation="nearest")
@@ -183,6 +184,13 @@ def shapes_and_points(rows: list[tuple[str, Scene, Tensor, Tensor]]) -> Picture:
         ax.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[])
         ax.set_title(f"{title}\n{int(hit.sum())} of {hit.numel()} points in the box, overlap {common:.2f}", fontsize=10)
         ax.set_aspect("equal")
+    keys = [
+        Line2D([], [], color=GREEN, lw=2, label="true box"),
+        Line2D([], [], color=ORANGE, lw=2, linestyle="--", label="box found"),
+        Line2D([], [], color=BLUE, marker="o", lw=0, label="points of head 0"),
+        Line2D([], [], color="#CC79A7", marker="^", lw=0, label="of head 1"),
+    ]
+    figure.legend(handles=keys, loc="outside lower center", ncols=2 * len(rows), frameon=False, fontsize=9)
     return Picture(
         figure,
         "Scenes with true boxes (solid), boxes found (dashed) and sampling points (circles: head 0, triangles: head 1). "
