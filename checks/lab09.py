@@ -108,11 +108,6 @@ def in_eight_bits(draw: Draw):
     return ((torch.float8_e5m2, torch.float8_e4m3fn)[draw.integer(0, 1)],)
 
 
-def in_other_eight_bits(draw: Draw):
-    """eight bits of another kind: a function that measures need not know it"""
-    return ((torch.float8_e5m2fnuz, torch.float8_e4m3fnuz)[draw.integer(0, 1)],)
-
-
 def _wrong_stagnation(*changes: tuple[str, str]):
     return edited(solution.stagnation_point, *changes)
 
@@ -122,7 +117,7 @@ ROUNDED = "torch.tensor(n + 1, dtype=torch.float64).to(dtype).double().item()"
 exercise(
     "09.stagnation_point",
     reference=_stagnation,
-    cases=[in_half, in_bfloat, in_single, in_double, in_eight_bits, in_other_eight_bits],
+    cases=[in_half, in_bfloat, in_single, in_double, in_eight_bits],
     mistakes=[
         Mistake(
             "when the largest number of the dtype is taken",
