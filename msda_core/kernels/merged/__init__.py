@@ -26,7 +26,7 @@ from msda_core.kernels.backward import accumulator_dtype
 from msda_core.kernels.launch import MAX_BATCH, Plan, launch, offset_type
 from msda_core.kernels.merged.forward import forward_tile_kernel
 from msda_core.kernels.merged.left_over import left_over_kernel
-from msda_core.kernels.merged.plan import SPAN, TILE, work_lists
+from msda_core.kernels.merged.plan import SPAN, TILE, ready, work_lists
 from msda_core.kernels.merged.points import points_16_kernel, points_32_kernel
 from msda_core.kernels.merged.window import merge_window_kernel
 
@@ -63,7 +63,8 @@ def suits(
 
     Returns:
         True if every pixel is a query (Q = sum of H·W), K = 4, D = 32, there are at most 8 levels, and heads in pairs in 16
-        bits; no deterministic sum is asked for; the GPU has tensor cores of SM 8.0 or newer; and 32-bit offsets suffice.
+        bits; no deterministic sum is asked for; the GPU has tensor cores of SM 8.0 or newer; 32-bit offsets suffice; and the
+        work lists are there, or no CUDA graph is being captured.
     """
     B, S, M, channels = value.shape
     _, Q, _, L, points, _ = sampling_locations.shape
@@ -82,6 +83,7 @@ def suits(
         and Q == sum(H * W for H, W in levels)
         and offset_type(S, B * Q, M, D, L, K) == tl.int32
         and _capability(value.device) >= 80
+        and ready(levels, value.device)
     )
 
 

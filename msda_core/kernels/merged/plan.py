@@ -4,13 +4,12 @@ Queries are taken to be the pixels of the pyramid, level by level: query q of Q 
 are not, the result is the same for any locations; but neighbouring queries then share no pixels, and nothing is gained.
 """
 
-import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["SPAN", "TILE", "Lists", "merge_tile", "work_lists"]
+__all__ = ["KEPT", "SPAN", "TILE", "Lists", "merge_tile", "ready", "work_lists"]
 
 #: Queries (x, y) of one program of the forward and of `points`: 32 neighbours, whose pixels meet in L1.
 TILE = (8, 4)
@@ -50,11 +49,41 @@ def merge_tile(query_width: int, target_width: int) -> tuple[int, int] | None:
     return (32, 16) if query_width < 6 * target_width else (32, 32)
 
 
-@functools.lru_cache(maxsize=64)
+#: Pyramids whose lists are kept, about 150 kB each at 800 × 1333.
+KEPT = 256
+
+_made: dict[tuple, Lists] = {}
+_captured: dict[tuple, Lists] = {}  # a CUDA graph reads them whenever it is replayed: never given up
+
+
+def _capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def ready(levels: tuple[tuple[int, int], ...], device: torch.device) -> bool:
+    """Are the lists made, or can they be now? While a CUDA graph is captured nothing can be copied to its device."""
+    key = levels, device
+    return key in _made or key in _captured or not _capturing(device)
+
+
 def work_lists(levels: tuple[tuple[int, int], ...], device: torch.device) -> Lists:
-    """Args:
-    levels: (H, W) of each; queries are their pixels, in this order.
+    """The lists for a pyramid, made when they are first asked for.
+
+    Args:
+        levels: (H, W) of each; queries are their pixels, in this order.
     """
+    key = levels, device
+    lists = _captured.get(key) or _made.get(key)
+    if lists is None:
+        if len(_made) >= KEPT:
+            _made.clear()
+        lists = _made[key] = _make(levels, device)
+    if _capturing(device):
+        _captured[key] = lists
+    return lists
+
+
+def _make(levels: tuple[tuple[int, int], ...], device: torch.device) -> Lists:
     merges, tiles, spans, first = [], [], [], 0
     for own, (H, W) in enumerate(levels):
         covers = {}
