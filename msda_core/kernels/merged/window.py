@@ -19,8 +19,8 @@ window is one reduction, instead of one for each corner of each point.
 - The choice: where more than half of that sample misses the window, the tile is not merged, and where a sum is not finite
   (a NaN in grad_out times a weight of zero would spread over the window), neither. Then `points` adds, plainly. Either way
   the program says so in merged[slot].
-- A float32 accumulator wants better weights than 16 bits: there, and only there, A is the sum of two terms of 16 bits, and so
-  is a float32 grad_out, of three of whose four products the last is too small to matter.
+- A float32 accumulator wants better weights than 16 bits: there, and only there, A is the sum of two 16-bit terms, and so is
+  a float32 grad_out. Of the four products of terms, that of the two rests is left out.
 
 Bytes it should move: locations, weights and grad_out once for each target level; grad_value once a window.
 """
