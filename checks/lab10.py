@@ -901,11 +901,6 @@ exercise(
             'That is done around this layer, with a norm.',
         ),
         Mistake(
-            "when a level's sizes are looked at after the kernel",
-            _module(("        check_inputs(*call)\n        return self.output_proj(MSDAFunction.apply(*call))", "        out = MSDAFunction.apply(*call)\n        check_inputs(*call)\n        return self.output_proj(out)")),
-            'By then the kernel has read where it must not. Who is asked first?',
-        ),
-        Mistake(
             'when steps begin at zero',
             _module(("torch.arange(1, n_points + 1)", "torch.arange(n_points)")),
             'Point k begins k + 1 pixels away: the first point of every head would lie at the centre.',

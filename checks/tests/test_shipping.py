@@ -144,6 +144,9 @@ def test_a_solved_course_is_accepted_and_leaves(labs, tmp_path):
     folder = acceptance.export_package(tmp_path / "package", certificate)
     text = "".join(path.read_text(encoding="utf-8") for path in (folder / "my_msda").glob("*.py"))
     assert "msda_core" not in text and "checks" not in text and "solutions" not in text
+    assert '"numpy' in (folder / "pyproject.toml").read_text(encoding="utf-8"), "Triton's interpreter imports it"
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert all(row.title in readme for row in certificate.rows if row.status == "not_run")
     code = (
         "import sys, pytest; sys.path.insert(0, sys.argv[1]); "
         "status = pytest.main(['-q', '-p', 'no:cacheprovider', sys.argv[1], '-k', 'width_71 or nowhere or bad_calls']); "
