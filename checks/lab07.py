@@ -276,6 +276,28 @@ exercise(
             "tensor itself, or flatten first and give fn the right shape back.",
         ),
         Mistake(
+            "when x is taken to lie in order",
+            lambda fn, x, eps: _quotient(fn, x.view(-1).view(x.shape), eps),
+            "`view` wants elements that lie in order, and those of a transposed tensor do not. `reshape(-1)` takes any "
+            "tensor, but of this one it makes a copy: give fn what you moved, in x's shape.",
+        ),
+        Mistake(
+            "when a whole row moves at once",
+            lambda fn, x, eps: _row_by_row(fn, x, eps),
+            "`x[i]` of a matrix is a row. Walk along every axis: `itertools.product(*map(range, x.shape))` gives every "
+            "index.",
+        ),
+        Mistake(
+            "when `/ 2 * eps` is read from left to right",
+            lambda fn, x, eps: _quotient(fn, x, eps) * eps * eps,
+            "`a / 2 * eps` is (a / 2) · eps. Which brackets are missing?",
+        ),
+        Mistake(
+            "when the two sides are eps apart, and not 2 eps",
+            lambda fn, x, eps: _quotient(fn, x, eps / 2),
+            "eps is the step to either side, not the distance from one side to the other.",
+        ),
+        Mistake(
             "when the step is not eps but a fixed one",
             lambda fn, x, eps: _quotient(fn, x, 2.0**-10),
             "The caller says how far to step.",
@@ -284,6 +306,11 @@ exercise(
             "when the result is always float64",
             lambda fn, x, eps: _quotient(fn, x, eps).double(),
             "Make the result with `torch.zeros_like(x)`, and it has x's dtype.",
+        ),
+        Mistake(
+            "when the result is always float32",
+            lambda fn, x, eps: _quotient(fn, x, eps).float(),
+            "float32 is what torch makes of Python numbers. Make the result with `torch.zeros_like(x)`.",
         ),
         Mistake(
             "when the result is flat",
@@ -305,6 +332,16 @@ exercise(
 def _in_place(fn, x, eps):
     grad = _quotient(fn, x, eps)
     x += eps
+    return grad
+
+
+def _row_by_row(fn, x, eps):
+    grad = torch.zeros_like(x)
+    for i in range(len(x)):
+        ahead, behind = x.clone(), x.clone()
+        ahead[i] += eps
+        behind[i] -= eps
+        grad[i] = (fn(ahead) - fn(behind)) / (2 * eps)
     return grad
 
 
@@ -512,6 +549,16 @@ def on_pixel_centres(draw: Draw):
     return value, shapes, locations, attention, grad_out
 
 
+def one_pixel_outside(draw: Draw):
+    """exactly a pixel before the first the sample begins to rise: there too, the slope is the one to the right, or below"""
+    H, W = 4, 8
+    value, shapes, locations, attention, grad_out = _inputs(draw, shapes=((H, W),), Q=1, M=1, K=4)
+    x = torch.tensor([-1.0, draw.integer(1, 5) + draw.number(0.2, 0.8), W, draw.integer(1, 5) + draw.number(0.2, 0.8)])
+    y = torch.tensor([draw.integer(0, 2) + draw.number(0.2, 0.8), -1.0, draw.integer(0, 2) + draw.number(0.2, 0.8), H])
+    locations[0, 0, 0, 0] = torch.stack([(x + 0.5) / W, (y + 0.5) / H], -1)
+    return value, shapes, locations, attention, grad_out
+
+
 def _collide(draw: Draw, cells):
     """Points of several queries in the given cells (column, row) of one level."""
     value, shapes, locations, attention, grad_out = _inputs(draw, shapes=((3, 7),), Q=len(cells), M=1, K=1)
@@ -561,6 +608,7 @@ def _backward(
     value, spatial_shapes, sampling_locations, attention_weights, grad_out, *,
     weights=_weights, across=_across, down=_down, size=lambda H, W: (W, H), cell=_floor, outside="zero",
     attention=True, gradient=True, into="add", packed=True, half=0.5, minus=0,
+    row=lambda H, W: W, column=lambda H, W: 1,
 ):  # fmt: skip
     """The right answer in one pass over four corners, and by its options the wrong ones.
 
@@ -594,7 +642,10 @@ def _backward(
                 i, j = i % W, j % H
             elif outside == "memory":  # only the ends of the level are checked, not those of the row
                 keep = (j * W + i >= 0) & (j * W + i < H * W)
-            pixel = ((start if packed else 0) + j * W + i).clamp(0, S - 1)
+            elif outside == "high":  # what is before the first row reads and writes from the end, as Python does
+                keep = (i < W) & (j < H)
+            at = (start if packed else 0) + j * row(H, W) + i * column(H, W)
+            pixel = at % S if outside == "high" else at.clamp(0, S - 1)
             v = value[b, pixel, m] * keep[..., None]
             dot = (v * g).sum(-1)
             grad_attention[:, :, :, l] += w * dot * (1 if attention else attention_weights[:, :, :, l])
@@ -657,6 +708,34 @@ def _heads_last(which: int):
     return answer
 
 
+def _regraded(which: int, change):
+    """The answer with a changed grad_out, seen as (B, Q, M, D)."""
+
+    def answer(value, shapes, locations, attention, grad_out):
+        changed = change(grad_out.reshape(*grad_out.shape[:2], *value.shape[2:])).reshape(grad_out.shape)
+        return _backward(value, shapes, locations, attention, changed)[which]
+
+    return answer
+
+
+def _channels_apart(which: int):
+    """The sums of the sample's and of grad_out's channels, multiplied: not the sum of the products."""
+
+    def answer(value, shapes, locations, attention, grad_out):
+        M, D = value.shape[2:]
+        total = grad_out.reshape(*grad_out.shape[:2], M, D).sum(-1)
+        return _backward(value.sum(-1, keepdim=True), shapes, locations, attention, total)[which]
+
+    return answer
+
+
+def _first_head(which: int):
+    def answer(value, *rest):
+        return _backward(value[:, :, :1].expand_as(value), *rest)[which]
+
+    return answer
+
+
 def _first_image(which: int):
     def answer(value, shapes, locations, attention, grad_out):
         return _backward(value[:1].expand_as(value), shapes, locations, attention, grad_out)[which]
@@ -699,6 +778,21 @@ def _common(which: int) -> list[Mistake]:
             "The last axis of `grad_out` is that of the output, M*D: all channels of head 0 first, then those of head 1.",
         ),
         Mistake(
+            "when every head takes head 0's part of grad_out",
+            _regraded(which, lambda g: g[:, :, :1].expand_as(g)),
+            "Head m owns the channels m*D to (m + 1)*D of `grad_out`'s last axis.",
+        ),
+        Mistake(
+            "when every query takes the first one's grad_out",
+            _regraded(which, lambda g: g[:, :1].expand_as(g)),
+            "`grad_out` has a query axis: each query reached its own row of the output.",
+        ),
+        Mistake(
+            "when every image takes the first one's grad_out",
+            _regraded(which, lambda g: g[:1].expand_as(g)),
+            "`grad_out` has a batch axis too.",
+        ),
+        Mistake(
             "when pixels outside are taken from the border",
             _wrong(which, outside="border"),
             "A pixel that does not exist is zero whatever the point does: it has no slope, and no gradient goes to it or "
@@ -728,12 +822,25 @@ def _common(which: int) -> list[Mistake]:
     ]
 
 
-def _last_image_mistake(which: int) -> Mistake:
-    return Mistake(
-        "when every image of the batch reads the first one's pixels",
-        _first_image(which),
-        "`value` has a batch axis too.",
-    )
+def _reading(which: int) -> list[Mistake]:
+    """What can go wrong in the two that read pixels and make one number of D channels."""
+    return [
+        Mistake(
+            "when every image of the batch reads the first one's pixels",
+            _first_image(which),
+            "`value` has a batch axis too.",
+        ),
+        Mistake(
+            "when every head reads head 0's pixels",
+            _first_head(which),
+            "`value` has an axis of heads: each head reads its own.",
+        ),
+        Mistake(
+            "when the channels are summed before they are multiplied",
+            _channels_apart(which),
+            "Each channel of the sample meets its own number of `grad_out`: multiply first, then sum.",
+        ),
+    ]
 
 
 exercise(
@@ -755,11 +862,18 @@ exercise(
     carries=CARRIES,
     mistakes=[
         *_common(2),
-        _last_image_mistake(2),
+        *_reading(2),
         Mistake(
             "when the attention weight is still in it",
             _wrong(2, attention=False),
             "The output is linear in the weight. Is the slope of 3·A equal to 3·A?",
+        ),
+        Mistake(
+            "when it is divided by the attention weight",
+            lambda value, shapes, locations, attention, grad_out: (
+                _backward(value, shapes, locations, attention, grad_out)[2] / attention
+            ),
+            "The slope of A·s by A is s: the weight does not occur in it at all.",
         ),
         Mistake(
             "when the channels are averaged instead of added",
@@ -803,6 +917,17 @@ def _two_sided(*call):
     return (_backward(*call)[1] + _backward(*call, cell=_left)[1]) / 2
 
 
+def _open_border(*call):
+    """As if a point exactly a pixel outside, on whichever side, read nothing however it moves."""
+    locations, shapes = call[2], call[1]
+    x = _pixel_coordinates(locations, shapes)
+    return torch.where((x <= -1).any(-1, keepdim=True), 0.0, _backward(*call)[1])
+
+
+OPEN_BORDER = (
+    "`-1 < x` drops the point at -1. It reads nothing there, and does as soon as it moves right. Ask for each corner "
+    "whether it is inside."
+)
 CORNER_NAMES = ("(x0, y0)", "(x0+1, y0)", "(x0, y0+1)", "(x0+1, y0+1)")
 
 exercise(
@@ -816,6 +941,7 @@ exercise(
         several_heads,
         two_images,
         on_pixel_centres,
+        one_pixel_outside,
         across_the_border,
         several_levels,
     ],
@@ -825,7 +951,7 @@ exercise(
     carries=CARRIES,
     mistakes=[
         *_common(1),
-        _last_image_mistake(1),
+        *_reading(1),
         Mistake(
             "when the size factor is forgotten",
             _wrong(1, size=lambda H, W: (1, 1)),
@@ -847,6 +973,21 @@ exercise(
             "Half of it belongs to coordinates from -1 to 1, as `grid_sample` has them. Locations run from 0 to 1.",
         ),
         Mistake(
+            "with twice the size as the factor",
+            _wrong(1, size=lambda H, W: (2 * W, 2 * H)),
+            "From 0 to 1 a location crosses the image once: W pixels.",
+        ),
+        Mistake(
+            "with both sizes in each factor",
+            _wrong(1, size=lambda H, W: (H * W, H * W)),
+            "Moving along x crosses columns only.",
+        ),
+        Mistake(
+            "with the size squared as the factor",
+            _wrong(1, size=lambda H, W: (W * W, H * H)),
+            "The size enters once. Is a slope already per location, and scaled again?",
+        ),
+        Mistake(
             "when the slope is divided by the size",
             _wrong(1, size=lambda H, W: (1 / W, 1 / H)),
             "A small step in location is a large one in pixels.",
@@ -866,6 +1007,43 @@ exercise(
             _wrong(1, across=lambda fx, fy: _across(fx, fx), down=lambda fx, fy: _down(fy, fy)),
             "Along x: right minus left, in each row. How much a row counts depends on where the point is between the "
             "*rows*.",
+        ),
+        Mistake(
+            "when only the upper row counts along x, and only the left column along y",
+            _wrong(1, across=lambda fx, fy: _across(fx, 0 * fy), down=lambda fx, fy: _down(0 * fx, fy)),
+            "The point lies between two rows: each counts by how near it is.",
+        ),
+        Mistake(
+            "when both rows count the same along x, and both columns along y",
+            _wrong(1, across=lambda fx, fy: _across(fx, 0 * fy + 0.5), down=lambda fx, fy: _down(0 * fx + 0.5, fy)),
+            "The nearer row counts more. How much, is in fy.",
+        ),
+        Mistake(
+            "when the rows are weighed the wrong way round along x, and the columns along y",
+            _wrong(1, across=lambda fx, fy: _across(fx, 1 - fy), down=lambda fx, fy: _down(1 - fx, fy)),
+            "At fy = 0 the point is on the upper row. Which row does your slope read there?",
+        ),
+        Mistake(
+            "when the slope along x has the opposite sign",
+            _wrong(1, across=lambda fx, fy: [-s for s in _across(fx, fy)]),
+            "Along x: right minus left.",
+        ),
+        Mistake(
+            "when the slope along y has the opposite sign",
+            _wrong(1, down=lambda fx, fy: [-s for s in _down(fx, fy)]),
+            "Along y: lower minus upper.",
+        ),
+        Mistake(
+            "when the attention weight is multiplied in twice",
+            lambda value, shapes, locations, attention, grad_out: _backward(
+                value, shapes, locations, attention**2, grad_out
+            )[1],
+            "The sample is multiplied by its weight once. Does your g hold it already?",
+        ),
+        Mistake(
+            "when x0 and y0 are the nearest pixel instead of the one to the left and above",
+            _wrong(1, cell=torch.round),
+            "The cell of x = 2.7 begins at 2. `round` gives 3.",
         ),
         Mistake(
             "when all signs are turned round",
@@ -891,6 +1069,11 @@ exercise(
             _wrong(1, cell=_left),
             "On a pixel's centre two cells meet. The kernels, and this course, take the one between floor(x) and "
             "floor(x) + 1.",
+        ),
+        Mistake(
+            "when a point exactly a pixel outside has no slope",
+            _open_border,
+            OPEN_BORDER,
         ),
         Mistake(
             "when, on a whole number, the slopes of both sides are averaged",
@@ -937,15 +1120,17 @@ def _pixel_coordinates(locations: Tensor, shapes: Tensor, half: float = 0.5) -> 
     return locations * shapes.flip(-1)[:, None, :] - half
 
 
-def _near(locations, shapes, tol, *, half=0.5, sides=(-1, 1), last=0, first=-1, join=torch.any, scaled=False):
+def _near(locations, shapes, tol, *, half=0.5, sides=(-1, 1), last=0, first=-1, join=torch.any, scaled=0, strict=False):
     """The right answer, and by its options the wrong ones."""
     sizes = shapes.flip(-1)[:, None, :]
     x = _pixel_coordinates(locations, shapes, half)
-    reach = tol * sizes if scaled else tol
+    reach = tol * sizes.double() ** scaled
     near = torch.zeros_like(x, dtype=torch.bool)
     for whole, side in ((x.floor(), 1), (x.ceil(), -1)):
         if side in sides:
             near |= ((x - whole).abs() <= reach) & (whole >= first) & (whole <= sizes + last)
+    if strict:
+        near &= (x >= first) & (x <= sizes + last)
     return join(near, -1) if callable(join) else near[..., join]
 
 
@@ -987,7 +1172,7 @@ def either_axis(draw: Draw):
 
 def in_pixels(draw: Draw):
     """tol counts pixels, on every level alike"""
-    return *_around(draw, (0.06, 0.12, 0.2), shapes=((2, 9), (24, 16))), draw.number(0.08, 0.1)
+    return *_around(draw, (0.06, 0.12, 0.2, 0.01), shapes=((2, 9), (24, 16))), draw.number(0.08, 0.1)
 
 
 def at_the_borders(draw: Draw):
@@ -1036,8 +1221,13 @@ exercise(
         ),
         Mistake(
             "when tol is measured in locations instead of pixels",
-            lambda locations, shapes, tol: _near(locations, shapes, tol, scaled=True),
+            lambda locations, shapes, tol: _near(locations, shapes, tol, scaled=1),
             "Compare in pixels: turn the location into a coordinate first, and measure there.",
+        ),
+        Mistake(
+            "when tol is divided by the size",
+            lambda locations, shapes, tol: _near(locations, shapes, tol, scaled=-1),
+            "That would suit distances between locations. Is yours in pixels already?",
         ),
         Mistake(
             "when the half pixel is forgotten",
@@ -1055,6 +1245,27 @@ exercise(
             "Where does the fade to zero begin, and where does it end?",
         ),
         Mistake(
+            "when the kink a pixel before the first is missing",
+            lambda locations, shapes, tol: _near(locations, shapes, tol, first=0),
+            "Left of -1 the sample is zero, right of it it rises.",
+        ),
+        Mistake(
+            "when the kink a pixel past the last is missing",
+            lambda locations, shapes, tol: _near(locations, shapes, tol, last=-1),
+            "The last pixel is at size - 1. Where has it faded?",
+        ),
+        Mistake(
+            "when a point just outside the outermost kinks is not looked at",
+            lambda locations, shapes, tol: _near(locations, shapes, tol, strict=True),
+            "A step from there crosses the kink as well. It is the whole number that must lie between -1 and the size, "
+            "not the point.",
+        ),
+        Mistake(
+            "when one whole number too many counts at either end",
+            lambda locations, shapes, tol: _near(locations, shapes, tol, first=-2, last=1),
+            "Two pixels outside, the sample is zero on both sides.",
+        ),
+        Mistake(
             "when whole numbers outside count too",
             lambda locations, shapes, tol: _near(locations, shapes, tol, first=-math.inf, last=math.inf),
             "Three pixels outside the sample is zero, and so is its slope, on both sides.",
@@ -1068,6 +1279,17 @@ exercise(
             "when True means clear of kinks",
             lambda locations, shapes, tol: ~_near(locations, shapes, tol),
             "The question is whether a kink is near.",
+        ),
+        Mistake(
+            "when every point is called near",
+            lambda locations, shapes, tol: torch.ones(locations.shape[:-1], dtype=torch.bool),
+            "Is one of the conditions always true? `&` binds more tightly than `|` and than comparisons: bracket each "
+            "comparison.",
+        ),
+        Mistake(
+            "when a point's axes are counted",
+            lambda locations, shapes, tol: _near(locations, shapes, tol, join=torch.sum),
+            "True or False for each point: `.any(-1)`.",
         ),
         Mistake(
             "when x and y are answered apart",
@@ -1123,6 +1345,31 @@ exercise(
             "when the attention weights are missing",
             _wrong(0, attention=False),
             "A point with a small weight let little of the pixel through. How much comes back?",
+        ),
+        Mistake(
+            "when the rows are taken to be H pixels long",
+            _wrong(0, row=lambda H, W: H),
+            "A row of an image (H, W) has W pixels. How far is one row from the next?",
+        ),
+        Mistake(
+            "when the pixels are taken to lie column by column",
+            _wrong(0, row=lambda H, W: 1, column=lambda H, W: H),
+            "Row by row: the pixel to the right is the next one in memory.",
+        ),
+        Mistake(
+            "when only the last row and column are checked, not the first",
+            _wrong(0, outside="high"),
+            "Column -1 passes `i < W`, and lands on the end of the row before. Check both ends.",
+        ),
+        Mistake(
+            "when it starts from the pixels themselves instead of from zeros",
+            lambda value, *rest: value + _backward(value, *rest)[0],
+            "A pixel nobody read has no gradient. Start from `torch.zeros_like(value)`.",
+        ),
+        Mistake(
+            "when every head's gradient is added to all heads",
+            lambda value, *rest: _backward(value, *rest)[0].sum(2, keepdim=True).expand_as(value).clone(),
+            "A head read its own channels only. Which axis of the gradient is missing an index?",
         ),
         Mistake(
             "when the fractions of x and y are swapped",
@@ -1228,6 +1475,7 @@ exercise(
         in_float64,
         far_outside,
         on_pixel_centres,
+        one_pixel_outside,
         several_levels,
         neighbouring_cells,
         crowded,
