@@ -15,6 +15,7 @@ from solutions import lab08 as solution
 
 LIMIT = 15.0  # seconds one call may take: a loop without an end, not a slow interpreter
 BLOCK = 16
+ORDERS = 4  # in which the programs are interleaved, beside one after the other
 
 
 def _blocks(n: int) -> int:
@@ -28,12 +29,17 @@ def _power_of_two(n: int) -> int:
 def _safe(kernel, grid, *args, **constants) -> str:
     """Run a kernel with its accesses recorded; nothing that one program stores may be touched by another.
 
+    Atomics do not race, but two of them with a gap in between (read, then exchange) lose updates all the same: so the
+    programs are interleaved as well, and must come to what they come to one after the other.
+
     Raises:
-        Failed: two programs, or two lanes of one store, meet at one element.
+        Failed: two programs, or two lanes of one store, meet at one element; or the result depends on the order.
     """
     from msda_core import machine
 
-    trace = machine.trace(kernel, grid, *args, **constants)
+    fresh = lambda: [arg.clone() if isinstance(arg, Tensor) else arg for arg in args]  # noqa: E731
+    one_by_one, names = fresh(), kernel.arg_names
+    trace = machine.trace(kernel, grid, *one_by_one, **constants)
     for race in machine.races(trace):
         what = f"{_place(race.store)} stores to element {race.element} of {race.tensor}"
         key = ("race", race.tensor, race.other.kind, race.within)
@@ -45,7 +51,20 @@ def _safe(kernel, grid, *args, **constants) -> str:
             f"{race.programs[1][0]}. On a GPU the two run in any order, or at once.",
             key,
         )
-    return f"{trace.programs} programs, and nothing that one of them stores is touched by another."
+    for order in range(ORDERS):
+        mixed = fresh()
+        machine.interleave(kernel, grid, mixed, seed=order, **constants)
+        for name, yours, expected in zip(names, mixed, one_by_one):
+            if not isinstance(yours, Tensor) or torch.allclose(yours, expected, 1e-3, 1e-3, equal_nan=True):
+                continue
+            at = int((yours - expected).nan_to_num(torch.inf).abs().argmax())
+            raise Failed(
+                f"when the programs take turns at every access (order {order}), element {at} of {name} becomes "
+                f"{yours.flatten()[at].item():.4g}; when they run one after the other, {expected.flatten()[at].item():.4g}. "
+                "Somebody read it, somebody else changed it, and then the first one wrote.",
+                key=("order", name),
+            )
+    return f"{trace.programs} programs, and nothing that one of them stores is touched by another, in any order tried."
 
 
 def _place(site) -> str:
@@ -130,6 +149,34 @@ exercise(
                 )
             ),
             "Inside a block nothing is lost any more. Another program reads and writes the same counts at the same time.",
+        ),
+        Mistake(
+            "when a block counts its own indices, then reads the counts and exchanges them for the new ones",
+            _wrong_histogram(
+                (
+                    COUNT,
+                    "same = (index[:, None] == index[None, :]) & mask[None, :]\n"
+                    "    count = tl.load(hist_ptr + index, mask=mask, other=0) + tl.sum(same.to(tl.int32), axis=1)\n"
+                    "    tl.atomic_xchg(hist_ptr + index, count, mask=mask)",
+                )
+            ),
+            "The exchange is one step, but the read before it is another. Which atomic reads, adds and writes at once?",
+        ),
+        Mistake(
+            "when what was read is added on top of what is there",
+            _wrong_histogram(
+                (
+                    COUNT,
+                    "count = tl.load(hist_ptr + index, mask=mask, other=0)\n"
+                    "    tl.atomic_add(hist_ptr + index, count + 1, mask=mask)",
+                )
+            ),
+            "The atomic reads for itself. It wants to know only how much to add.",
+        ),
+        Mistake(
+            "when index 0 is taken for a lane without an index",
+            _wrong_histogram(("1, mask=mask,", "1, mask=mask & (index > 0),")),
+            "0 is an index like the others. Which lanes have none, the mask knows.",
         ),
         Mistake(
             "when one is stored instead of added",
@@ -231,6 +278,12 @@ def ragged_pairs(draw: Draw):
     return _pairs(draw, draw.integers(N, low=0, high=5), 6)
 
 
+def weights_below_zero(draw: Draw):
+    """a weight may be below zero"""
+    index, weight, out = ragged_pairs(draw)
+    return index, -weight, -out  # all of one sign: nothing cancels
+
+
 def _merged(kernel, draw: Draw) -> str:
     """How many lanes take part in atomics, against how many different places each block has."""
     from msda_core import machine
@@ -264,7 +317,14 @@ ONE_SPEAKS = "The total is known to every lane that shares a place. How many of 
 exercise(
     "08.merge_then_add_kernel",
     reference=_scattered,
-    cases=[different_places, all_at_one_place, some_places_again, several_blocks_of_pairs, ragged_pairs],
+    cases=[
+        different_places,
+        all_at_one_place,
+        some_places_again,
+        several_blocks_of_pairs,
+        ragged_pairs,
+        weights_below_zero,
+    ],
     properties=[
         Property("merged", "a program adds to each place once, however many of its lanes meet there", _merged),
         Property("no_race", NO_RACE, _merge_is_safe),
@@ -290,6 +350,39 @@ exercise(
                 )
             ),
             "Inside the block nobody meets any more. Other programs still do.",
+        ),
+        Mistake(
+            "when the merged total is added to what was read, and exchanged for it",
+            _wrong_merge(
+                (
+                    ADD,
+                    "mask = mask & (first == lane)\n"
+                    "    total += tl.load(out_ptr + index, mask=mask, other=0.0)\n"
+                    "    tl.atomic_xchg(out_ptr + index, total, mask=mask)",
+                )
+            ),
+            "The exchange is one step, but the read before it is another. Which atomic reads, adds and writes at once?",
+        ),
+        Mistake(
+            "when each row of the square sums its own lane's weight, not those of the others",
+            _wrong_merge(("weight[None, :]", "weight[:, None]")),
+            "Row n of the square is lane n, and its columns are all lanes. Along which axis must the weights lie, and "
+            "along which are they summed?",
+        ),
+        Mistake(
+            "when only the group of the first lane adds",
+            _wrong_merge(("first == lane", "first == 0")),
+            "In each group the first of that group speaks: lane n, if n is the first in its own row.",
+        ),
+        Mistake(
+            "when the lanes past N speak for a group of their own",
+            _wrong_merge(("mask=mask & (first == lane)", "mask=first == lane")),
+            "They hold no pair, so they add nothing, however they are grouped.",
+        ),
+        Mistake(
+            "when only what is above zero is added",
+            _wrong_merge(("mask=mask & (first == lane)", "mask=(first == lane) & (total > 0)")),
+            "A weight may be below zero. Which lanes have a pair, the mask knows.",
         ),
         Mistake(
             "when the merged total is stored",
