@@ -126,7 +126,8 @@ class Report:
             # A notebook cuts a tall output: of many checks the one to look at comes first, with what is known about it.
             first = [self.worst] if wrong and len(self.checks) > LISTED else self.checks
             listing = _rows(first)
-            if self.state == "pass" and not any(c.status == "not_run" or c.message for c in self.checks):
+            told = len(self.checks) <= LISTED and any(check.message for check in self.checks)
+            if self.state == "pass" and not told and all(check.status != "not_run" for check in self.checks):
                 listing = f'<details><summary style="cursor:pointer">What was checked</summary>{listing}</details>'
             elif len(first) < len(self.checks):
                 others = [check for check in self.checks if check is not self.worst]
