@@ -886,6 +886,75 @@ BWD_MISTAKES = [
         "Row number (b * Q + q) * M + m. How many rows does one image have?",
     ),
     Mistake(
+        "when the image is found as if a pixel had one head",
+        _wrong_bwd(("b = row // (Q * M)", "b = row // Q")),
+        "Row number (b * Q + q) * M + m. How many rows does one image have?",
+    ),
+    Mistake(
+        "when the head is what is left of the row by division, not by remainder",
+        _wrong_bwd(("m = row % M", "m = row // M")),
+        "Row number (b * Q + q) * M + m: the heads are what changes fastest.",
+    ),
+    Mistake(
+        "when the rows of grad_out lie BLOCK_D apart",
+        _wrong_bwd(("row * D + offs_d", "row * BLOCK_D + offs_d")),
+        "In memory a row has D channels, not as many as the block that holds them.",
+    ),
+    Mistake(
+        "when the rows of points lie BLOCK_P apart",
+        _wrong_bwd(("row * (L * K)", "row * BLOCK_P")),
+        "In memory a row has L * K points, not as many as the block that holds them.",
+    ),
+    Mistake(
+        "when every row reads the first query's grad_out",
+        _wrong_bwd(("grad_out_ptr + row * D", "grad_out_ptr + m * D")),
+        "`grad_out` has one row of D channels for each row, and they are counted alike.",
+    ),
+    Mistake(
+        "when the pixels of a head are taken to lie side by side",
+        _wrong_bwd(("(pixel * M + m)", "(m * S + pixel)")),
+        "value is (B, S, M, D): a pixel holds M heads, one after another.",
+    ),
+    Mistake(
+        "when grad_attn leaves out the corner's weight",
+        _wrong_bwd(("grad_a += wx * wy * dot", "grad_a += dot")),
+        "What the weight multiplies is the sample: four pixels, each by its own weight.",
+    ),
+    Mistake(
+        "when grad_value has the attention weight twice",
+        _wrong_bwd(("(a * wx * wy)", "(a * a * wx * wy)")),
+        "Once is enough: does the g you multiply by hold it already?",
+    ),
+    Mistake(
+        "when grad_loc is scaled by size - 1",
+        _wrong_bwd(("(a * W * grad_x)", "(a * (W - 1) * grad_x)"), ("(a * H * grad_y)", "(a * (H - 1) * grad_y)")),
+        "The coordinate is location times W, minus a half. What is its slope?",
+    ),
+    Mistake(
+        "when grad_loc is twice as large",
+        _wrong_bwd(("(a * W * grad_x)", "(2 * a * W * grad_x)"), ("(a * H * grad_y)", "(2 * a * H * grad_y)")),
+        "Locations run from 0 to 1, not from -1 to 1.",
+    ),
+    Mistake(
+        "when points less than half a pixel inside, or half a pixel outside, are left out",
+        _wrong_bwd(("(x > -1) & (x < W) & (y > -1) & (y < H)", "(x >= 0) & (x < W) & (y >= 0) & (y < H)")),
+        "At x = -0.3 the pixel at 0 still counts for 0.7. From where on is there none at all?",
+    ),
+    Mistake(
+        "when locations that are no number are moved away, but infinite ones are not",
+        _wrong_bwd(("(x > -1) & (x < W) & (y > -1) & (y < H)", "(x == x) & (y == y)")),
+        "Infinity minus its own floor is not a number either, and what is beyond 2^31 has no int32. Let through only what "
+        "lies near the image.",
+    ),
+    Mistake(
+        "when the nearest pixel is taken for the one to the left and above",
+        _wrong_bwd(
+            ("tl.floor(x).to(tl.int32)", "tl.floor(x + 0.5).to(tl.int32)"),
+            ("tl.floor(y).to(tl.int32)", "tl.floor(y + 0.5).to(tl.int32)"),
+        ),
+        "The cell of x = 2.7 begins at 2.",
+    ),
+    Mistake(
         "when elements are counted in 32 bits",
         _wrong_bwd(("tl.program_id(0).to(tl.int64)", "tl.program_id(0)")),
         "A program id is an int32, and so are its multiples. How many elements lie before image b?",
@@ -985,6 +1054,11 @@ def no_query(draw: Draw):
     return _call(draw, [(3, 5)], Q=0, M=2, D=4, K=2)
 
 
+def many_points_and_channels(draw: Draw):
+    """a row may have any number of points and of channels"""
+    return _call(draw, [(3, 5), (2, 4)], D=130, K=33)
+
+
 def sixteen_bits(draw: Draw):
     """float16 value with float32 locations: each gradient in its own dtype"""
     grad_out, value, shapes, starts, locations, attention = in_float16(draw)
@@ -1023,6 +1097,7 @@ exercise(
         grad_out_of_a_sum,
         value_with_strides,
         no_query,
+        many_points_and_channels,
         sixteen_bits,
         sixteen_bits_everywhere,
     ],
@@ -1086,6 +1161,59 @@ exercise(
             POWER,
         ),
         Mistake("when BLOCK_D is no power of two", _wrong_launch(("triton.next_power_of_2(D)", "D")), POWER),
+        Mistake(
+            "with blocks of a size that some model has",
+            _wrong_launch(("triton.next_power_of_2(L * K)", "16"), ("triton.next_power_of_2(D)", "64")),
+            "A block must hold all points of a row, and all channels: the next power of two of what this call has.",
+        ),
+        Mistake(
+            "with BLOCK_P of a size that some model has",
+            _wrong_launch(("triton.next_power_of_2(L * K)", "16")),
+            "A block must hold all points of a row: the next power of two of what this call has.",
+        ),
+        Mistake(
+            "with BLOCK_D of a size that some model has",
+            _wrong_launch(("triton.next_power_of_2(D)", "64")),
+            "A block must hold all channels: the next power of two of what this call has.",
+        ),
+        Mistake(
+            "when L and K are swapped",
+            _wrong_launch(("L=L,", "L=K,"), ("K=K,", "K=L,")),
+            "The locations are (B, Q, M, L, K, 2): levels first, then the points on each.",
+        ),
+        Mistake(
+            "when the grid has three axes",
+            _wrong_launch(("[(B * Q * M,)]", "[(B, Q, M)]")),
+            "Your kernel finds its row in `tl.program_id(0)`. How far does that count with this grid?",
+        ),
+        Mistake(
+            "when the shapes are passed with their strides",
+            _wrong_launch(("spatial_shapes.contiguous()", "spatial_shapes")),
+            "Small tensors have strides too, and the kernel gets an address only.",
+        ),
+        Mistake(
+            "when the starts are passed with their strides",
+            _wrong_launch(("level_start_index.contiguous()", "level_start_index")),
+            "Small tensors have strides too, and the kernel gets an address only.",
+        ),
+        Mistake(
+            "when the buffers of grad_loc and grad_attn are handed over in each other's place",
+            _wrong_launch(
+                ("            grad_loc,\n            grad_attn,\n", "            grad_attn,\n            grad_loc,\n")
+            ),
+            "The kernel's order is grad_value, grad_loc, grad_attn.",
+        ),
+        Mistake(
+            "when the gradients come back in the opposite order",
+            _wrong_launch(("return grad_value, grad_loc, grad_attn", "return grad_attn, grad_loc, grad_value")),
+            "The gradients come back in the order of the arguments: value, locations, weights.",
+        ),
+        Mistake(
+            "when nothing comes back if there is no query",
+            _wrong_launch(("    with torch", "    if Q == 0:\n        return None\n    with torch")),
+            "The caller wants three gradients all the same: nothing was added to the first, and the others have no "
+            "elements.",
+        ),
         Mistake(
             "when Q and S are swapped",
             _wrong_launch(("            Q,\n            S,\n", "            S,\n            Q,\n")),
