@@ -95,7 +95,8 @@ def _compare_tensor(yours, truth, like, axes, where) -> str | None:
     if yours.device != like.device:
         return f"the result{of} is on {yours.device}, expected {like.device}, where the inputs are."
     if yours.dtype != like.dtype:
-        return f"the dtype{of} is {_name(yours.dtype)}, expected {_name(like.dtype)}, the inputs' own."
+        own = ", the inputs' own" if like.dtype.is_floating_point else ""
+        return f"the dtype{of} is {_name(yours.dtype)}, expected {_name(like.dtype)}{own}."
     if like.numel() == 0:
         return None
     mine, expected = yours.detach().double(), truth.detach().double()
@@ -118,8 +119,10 @@ def _compare_tensor(yours, truth, like, axes, where) -> str | None:
         a, b = bool(mine[index]), bool(expected[index])
     share = f" ({count} of {like.numel()} values differ)" if like.numel() > 1 else ""
     axes = list(axes.get(where, ()) if isinstance(axes, Mapping) else axes)
-    names = axes[-len(index) :] if len(axes) >= len(index) else [f"axis {i}" for i in range(len(index))]
-    at = ", ".join(f"{name} {i}" for name, i in zip(names, index))
+    if len(axes) >= len(index):
+        at = ", ".join(f"{name} {i}" for name, i in zip(axes[len(axes) - len(index) :], index))
+    else:
+        at = f"element {list(index)}"
     at = f" at {where + ', ' if where and at else where}{at}" if at or where else ""
     poison = (
         " NaN: it was never written, or computed from something that is NaN." if math.isnan(mine[index].item()) else ""

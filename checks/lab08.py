@@ -1255,6 +1255,14 @@ exercise(
 # --- stretch: msda_bwd_merged_kernel --------------------------------------------------------------------------------
 
 
+def neighbours_on_two_levels(draw: Draw):
+    """points meet in a pixel only if level, row and column agree"""
+    grad_out, value, shapes, starts, _, attention = _call(draw, [(4, 6), (4, 6)], D=2, K=4)
+    cells = torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 2.0], [2.0, 1.0]]) + torch.tensor([draw.integer(0, 2), 0])
+    points = cells + draw.uniform(1, 1, 1, 2, 4, 2, low=0.1, high=0.9)
+    return grad_out, value, shapes, starts, _in_pixels(points, shapes), attention
+
+
 def _crowded(draw: Draw):
     """Points as a trained model puts them: near each other, on levels that get smaller and smaller."""
     grad_out, value, shapes, starts, locations, attention = _call(
@@ -1308,7 +1316,7 @@ def _wrong_merged(*changes: tuple[str, str]):
 exercise(
     "08.msda_bwd_merged_kernel",
     reference=_gradients,
-    cases=BWD_CASES,
+    cases=[*BWD_CASES, neighbours_on_two_levels],
     properties=[
         SAFE,
         Property("fewer", "points of a row that meet in a pixel are merged before the atomics", _fewer),
@@ -1349,6 +1357,11 @@ exercise(
         Mistake(
             "when points that share a column are merged",
             _wrong_merged((" & (y0[:, None] == y0[None, :])", "")),
+            "A pixel has a column and a row.",
+        ),
+        Mistake(
+            "when points that share a row are merged",
+            _wrong_merged((" & (x0[:, None] == x0[None, :])", "")),
             "A pixel has a column and a row.",
         ),
     ],

@@ -118,7 +118,7 @@ def numeric_gradient(fn: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
 
     Args:
         fn: takes a tensor like x and returns one number, a tensor without axes.
-        x: where to take the gradient; of any shape; not to be changed.
+        x: where to take the gradient; of any shape, also a transposed view; not to be changed.
         eps: how far to step to either side.
 
     Returns:
@@ -203,7 +203,8 @@ def _(error_dtypes, error_function, guess_eps, kink_distance):
 def _():
     mo.md("""
     Add the 16-bit types, then look at a sample instead of exp. A sample does not bend at all, until the step reaches the
-    next kink. Keep that in mind; for now, find a rule for functions that are smooth.
+    next kink. Keep that in mind; for now, find a rule for functions that are smooth. `torch.finfo(dtype).eps` is how far the
+    next number is from 1.
     """)
     return
 

@@ -87,12 +87,12 @@ def _():
 @app.cell(hide_code=True)
 def _(different_indices, guess_block):
     def _draw():
-        _index = (torch.tensor([3, 1, 6, 0, 3, 2, 7, 5]) % different_indices.value).int()
+        _index = (torch.tensor([3, 1, 6, 0, 4, 2, 7, 5]) % different_indices.value).int()
         _hist = torch.tensor([2, 0, 1, 5, 0, 3, 1, 0], dtype=torch.int32)
         _truth = (_hist + torch.bincount(_index, minlength=8)).tolist()
         _run = machine.interleave(racy_histogram, (1,), (_index, _hist.clone(), 8), BLOCK=8)
         _picture, _lost = concurrency.lanes_of_a_block(_run, _hist.tolist(), _truth)
-        return mo.vstack([_picture, mo.md(f"**{_lost}** of 8 updates are lost. How many different indices does it take until none is?")])
+        return mo.vstack([_picture, mo.md(f"**{_lost}** of 8 updates {'is' if _lost == 1 else 'are'} lost. How many different indices does it take until none is?")])
 
 
     (
@@ -162,12 +162,13 @@ def _(order, racing_programs):
 def _():
     mo.md("""
     A kernel like this may pass every test you have and be wrong in production. So the verdicts of this lab do not wait for a
-    bad order: they look for a **race**, an element that one program stores and another program touches.
+    bad order: they look for a **race**, an element that one program stores and another program touches. And they let the
+    programs take turns at every access, as above.
 
     ## 1 · Read, add, write: one step
 
     The cure is an **atomic**: the memory system reads, adds and writes, and lets nobody in between. It works the same for
-    lanes of one block and for programs.
+    lanes of one block and for programs. Triton's is `tl.atomic_add`, called as a store is.
     """)
     return
 
@@ -301,7 +302,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(shared_places):
-    _picture, _adds = concurrency.merging_square([n % shared_places.value for n in (4, 1, 4, 7, 2, 5, 3, 0)])
+    _picture, _adds = concurrency.merging_square([n % shared_places.value for n in (4, 1, 6, 7, 2, 5, 3, 0)])
     mo.vstack([_picture, mo.md(f"8 lanes, **{_adds}** {'addition' if _adds == 1 else 'additions'}.")])
     return
 

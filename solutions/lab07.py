@@ -14,7 +14,7 @@ def numeric_gradient(fn: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
 
     Args:
         fn: takes a tensor like x and returns one number, a tensor without axes.
-        x: where to take the gradient; of any shape; not to be changed.
+        x: where to take the gradient; of any shape, also a transposed view; not to be changed.
         eps: how far to step to either side.
 
     Returns:

@@ -115,7 +115,7 @@ def test_a_flat_loop_that_indexes_rightly_passes():
 def test_the_bench_finds_a_wrong_gradient():
     right = dict(what="sampling_locations", dtype=torch.float64, eps=1e-4, on_centres=True)
     _, said = gradients.bench(solved.grad_locations, solved.numeric_gradient, solved.near_kink, **right)
-    assert float(said.split("at most ")[1].split(". ")[0]) < 1e-9
+    assert float(said.split("at most ")[1].split(" ")[0]) < 1e-9
     wrong = lambda *call: solved.grad_locations(*call).flip(-1)  # noqa: E731
     _, said = gradients.bench(wrong, solved.numeric_gradient, solved.near_kink, **right)
     assert float(said.split("at most ")[1].split(". ")[0]) > 0.1

@@ -34,7 +34,7 @@ def lanes_of_a_block(run, before: Sequence[int], truth: Sequence[int]) -> tuple[
     wrong = [(1, k) for k in range(bins) if after[k] != truth[k]]
     _table(bottom, ["before", "after", "should be"], rows, "hist", range(bins), marked=wrong)
     lost = sum(truth) - sum(after)
-    figure.suptitle(f"{lanes} lanes count; {lost} of their updates are lost", fontsize=11)
+    figure.suptitle(f"{lanes} lanes count; {lost} of their updates {'is' if lost == 1 else 'are'} lost", fontsize=11)
     marks = ", ".join(f"hist[{k}] is {after[k]} and should be {truth[k]}" for _, k in wrong) or "every count is right"
     return Picture(
         figure,
@@ -120,13 +120,10 @@ def timeline(run, tensor: str, element: int, before: int = 0) -> Picture:
 
 def _mark(axes, x, y, text, marker, colour, filled):
     axes.plot(
-        [x], [y], marker, markersize=21 if marker == "D" else 18, color=colour,
+        [x], [y], marker, markersize=24 if marker == "D" else 18, color=colour,
         markerfacecolor=colour if filled else "white", markeredgewidth=1.8, zorder=2,
     )  # fmt: skip
-    axes.text(
-        x, y, text, ha="center", va="center", fontsize=6.5 if "→" in text else 9, color="white" if filled else "black",
-        zorder=3,
-    )  # fmt: skip
+    axes.text(x, y, text, ha="center", va="center", fontsize=8 if "→" in text else 9, color="black", zorder=3)
 
 
 def collisions(locations: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
@@ -172,7 +169,9 @@ def contention_map(images: Sequence[Tensor], counts: Sequence[Tensor]) -> Pictur
         axes[1, level].set_xlabel(f"{count.double().mean():.1f} a pixel,\nat most {count.max()}", fontsize=9)
         for ax in axes[:, level]:
             ax.set(xticks=[], yticks=[])
-    figure.colorbar(heat, ax=axes[1, :], label="points that add here", shrink=0.85)
+    ticks = [n * 10**e for e in range(5) for n in (1, 2, 5) if n * 10**e <= top]
+    bar = figure.colorbar(heat, ax=axes[1, :], label="points that add here", shrink=0.85, ticks=ticks, format="%d")
+    bar.minorticks_off()
     text = "; ".join(
         f"level {level}: {count.double().mean():.1f} on average, at most {count.max()}"
         for level, count in enumerate(counts)
@@ -250,7 +249,7 @@ def sum_in_any_order(terms: Tensor, dtype: torch.dtype, orders: int = 400) -> tu
     name = str(dtype).removeprefix("torch.")
     axes.set(
         xlim=(-spread, spread), xlabel="error, relative to the exact sum", ylabel="orders",
-        title=f"{len(terms)} numbers added in {name}: {len(values)} different sums",
+        title=f"{len(terms)} numbers added in {name}: {len(values)} different sum{'s' * (len(values) > 1)}",
     )  # fmt: skip
     axes.ticklabel_format(axis="x", scilimits=(-2, 2))
     figure.legend(loc="outside upper right", frameon=False, fontsize=9)

@@ -47,7 +47,7 @@ def slope_and_kinks(x: float, y: float, eps: float, image: Tensor = PATCH) -> Pi
     """
     W = image.shape[1]
     kinks = range(-1, W + 1)
-    left, right = -2.2, W + 1.2
+    left, right = -3.0, W + 2.0  # a slider's end and the longest step
     corners = [left, *kinks, right]
     here, slope = _read(image, x, y), _slope(image, x, y)
     ahead, behind = _read(image, x + eps, y), _read(image, x - eps, y)
@@ -102,25 +102,28 @@ def weight_slopes(x: float, y: float, axis: str) -> Picture:
     ]
     figure, (left, right) = new_figure(9, 3.7, ncols=2, width_ratios=(1, 1.3))
     left.add_patch(Rectangle((0, 0), 1, 1, facecolor="#eef1f5", edgecolor=GREY))
-    for (i, j), weight, slope in zip(places, weights, slopes):
-        left.plot(i, j, "s", color=ORANGE if slope > 0 else BLUE, markersize=8 + 30 * weight, alpha=0.85)
-        left.text(i + (0.24 if i else -0.24), j, "gains" if slope > 0 else "loses", ha="center", va="center")
+    slopes = [slope + 0.0 for slope in slopes]  # no minus zero
+    shades = [ORANGE if slope > 0 else BLUE if slope < 0 else GREY for slope in slopes]
+    for (i, j), weight, slope, shade in zip(places, weights, slopes, shades):
+        left.plot(i, j, "s", color=shade, markersize=8 + 30 * weight, alpha=0.85)
+        word = "gains" if slope > 0 else "loses" if slope < 0 else "keeps"
+        left.text(i, j + (0.32 if j else -0.32), word, ha="center", va="center")
     dx, dy = (0.22, 0) if axis == "x" else (0, 0.22)
     left.annotate("", (x + dx, y + dy), (x, y), arrowprops={"arrowstyle": "->", "linewidth": 2})
     left.plot(x, y, "+", color="black", markersize=14, markeredgewidth=2)
-    left.set(xlim=(-0.5, 1.5), ylim=(1.45, -0.45), xticks=[0, 1], yticks=[0, 1], xticklabels=["x0", "x0+1"],
+    left.set(xlim=(-0.5, 1.5), ylim=(1.5, -0.5), xticks=[0, 1], yticks=[0, 1], xticklabels=["x0", "x0+1"],
              yticklabels=["y0", "y0+1"], title="squares: the weights", aspect="equal")  # fmt: skip
-    bars = right.barh(range(4), slopes, color=[ORANGE if s > 0 else BLUE for s in slopes], edgecolor="white")
+    bars = right.barh(range(4), slopes, color=shades, edgecolor="white")
     for bar, slope in zip(bars, slopes):
         bar.set_hatch("//" if slope > 0 else "..")
-        right.text(slope + (0.04 if slope > 0 else -0.04), bar.get_y() + 0.4, f"{slope:+.2f}", va="center",
-                   ha="left" if slope > 0 else "right")  # fmt: skip
+        right.text(slope + (0.04 if slope >= 0 else -0.04), bar.get_y() + 0.4, f"{slope:+.2f}" if slope else "0",
+                   va="center", ha="left" if slope >= 0 else "right")  # fmt: skip
     right.axvline(0, color="black", linewidth=0.8)
     right.set(
-        yticks=range(4), yticklabels=names, xlim=(-1.3, 1.3), title=f"slope of each weight along {axis}; they sum to 0"
+        yticks=range(4), yticklabels=names, xlim=(-1.4, 1.4), title=f"slope of each weight along {axis}; they sum to 0"
     )
     right.invert_yaxis()
-    told = ", ".join(f"{name} {slope:+.2f}" for name, slope in zip(names, slopes))
+    told = ", ".join(f"{name} {slope:+.2f}" if slope else f"{name} not at all" for name, slope in zip(names, slopes))
     return Picture(
         figure, f"The point ({x:.2f}, {y:.2f}) of a cell. As it moves along {axis}, the weights change by: {told}."
     )
@@ -185,10 +188,10 @@ def error_over_eps(
             axes.plot(marks[name], nearest[1], "o", color=colour, markersize=10, markeredgecolor="black")
             told[-1] += f", at the chosen {marks[name]:.1g} about {nearest[1]:.1g}"
     axes.set(
-        xlabel="eps", ylabel="relative error of the slope", title=what, xscale="log", yscale="log", ylim=(1e-17, 10)
+        xlabel="eps", ylabel="relative error of the slope", title=what, xscale="log", yscale="log", ylim=(1e-17, 100)
     )
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
-    axes.text(axes.get_xlim()[0] * 2, 1.3, "all of it is error", color=GREY)
+    axes.text(axes.get_xlim()[0] * 2, 5, "at the dotted line, all of it is error", color="#4a5560")
     if curves:
         axes.legend(frameon=False, loc="lower left", title="● the chosen step" if marks else None)
     return Picture(
@@ -220,17 +223,17 @@ def shared_pixels(first: tuple[float, float], second: tuple[float, float], shape
             for i in range(W):
                 if added[j, i] > 0:
                     text = f"{grid[j, i]:.2f}" + ("\nlost" if lost[j, i] and grid is overwritten else "")
-                    axes.text(
-                        i, j, text, ha="center", va="center", color="white" if grid[j, i] > 1 else "black", fontsize=9
-                    )
+                    shade = "white" if grid[j, i] > 1 else "black"
+                    axes.text(i - 0.44, j - 0.42, text, ha="left", va="top", color=shade, fontsize=8.5, zorder=4)
                 if lost[j, i]:
                     axes.add_patch(Rectangle((i - 0.5, j - 0.5), 1, 1, fill=False, edgecolor=RED, linewidth=2))
+        axes.add_patch(Rectangle((-0.5, -0.5), W, H, fill=False, edgecolor=GREY, linewidth=1))
         for (x, y), colour, marker in ((first, BLUE, "o"), (second, ORANGE, "^")):
             axes.plot(x, y, marker, color=colour, markersize=11, markeredgecolor="white", markeredgewidth=1.5)
         axes.set(
             title=f"{title}: sum {grid.sum():.2f}",
-            xlim=(-0.5, W - 0.5),
-            ylim=(H - 0.5, -0.5),
+            xlim=(-1.5, W + 0.5),
+            ylim=(H + 0.5, -1.5),
             xticks=range(W),
             yticks=range(H),
         )
@@ -257,7 +260,8 @@ def gradient_scatter(analytic: Tensor, numeric: Tensor, near: Tensor, title: str
     low = min(analytic.min(), numeric.min()).item()
     high = max(analytic.max(), numeric.max()).item()
     left.plot([low, high], [low, high], color=GREY, linewidth=0.8)
-    right.set(yscale="log", ylim=(1e-17, 10), xlabel="element", ylabel="difference, relative to the largest")
+    right.set(yscale="log", ylim=(2e-18, 10), xlabel="element (at the bottom: no difference at all)",
+              ylabel="difference, relative to the largest")  # fmt: skip
     groups = ((~near, BLUE, "o", "clear of kinks"), (near, RED, "x", "near a kink"))
     told = []
     for pick, colour, marker, label in groups:
@@ -324,7 +328,11 @@ def bench(hand, numeric, near, *, what: str, dtype: torch.dtype, eps: float, on_
     picture = gradient_scatter(by_hand, found, close, f"{what}, eps = {eps:.1g}")
     error = (found - by_hand).abs().double() / by_hand.abs().max()
     clear = error[~close].max().item() if (~close).any() else None
-    said = "Every point is near a kink." if clear is None else f"Clear of kinks, the two differ by at most {clear:.1g}."
+    said = (
+        "Every point is near a kink."
+        if clear is None
+        else f"Clear of kinks, the two differ by at most {clear:.1g} of the largest gradient."
+    )
     if close.any():
-        said += f" Near one, by up to {error[close].max().item():.1g}, of the largest gradient."
+        said += f" Near one, by up to {error[close].max().item():.1g} of it."
     return picture, said
