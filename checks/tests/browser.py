@@ -126,7 +126,7 @@ def type_answer(page, cell: str, source: str) -> None:
     """Replace a cell's text and run it, as a learner would."""
     editor = page.locator(f'[data-cell-id="{cell}"] .cm-content').first
     editor.scroll_into_view_if_needed()
-    editor.click()
+    editor.focus()  # a click could miss: verdicts above that are still growing push the cell away
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(source)
     page.keyboard.press("Control+Enter")
