@@ -146,7 +146,7 @@ def _(order, racing_programs):
             [
                 concurrency.timeline(_run, "hist_ptr", 2),
                 mo.md(
-                    f"{racing_programs.value} programs counted **{_count}**. Of the 41 orders, **{_right}** count right; the smallest "
+                    f"{racing_programs.value} programs counted **{_count}**. Of the 41 orders, **{_right}** {'counts' if _right == 1 else 'count'} right; the smallest "
                     f"count is {min(_counts)}, in order {_counts.index(min(_counts))}. A write is *lost* when a program that had "
                     "read before it writes after it."
                 ),

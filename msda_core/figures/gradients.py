@@ -269,7 +269,7 @@ def gradient_scatter(analytic: Tensor, numeric: Tensor, near: Tensor, title: str
             left.plot(analytic[pick], numeric[pick], marker, color=colour, markersize=6, alpha=0.8, label=label)
             right.plot(pick.nonzero().flatten(), error[pick], marker, color=colour, markersize=6, alpha=0.8)
             told.append(f"{int(pick.sum())} {label}, largest difference {error[pick].max():.1g}")
-    left.set(xlabel="yours, by hand", ylabel="central difference", title=title)
+    left.set(xlabel="by hand", ylabel="central difference", title=title)
     left.legend(frameon=False)
     return Picture(figure, f"{title}: gradients by hand against central differences. {'; '.join(told)}.")
 
