@@ -62,6 +62,11 @@ class Draw:
         """0 to n - 1 in some order, int64."""
         return torch.randperm(n, generator=self._generator)
 
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was drawn yet: whatever it was given to does not depend on the seed."""
+        return torch.equal(self._generator.get_state(), Draw(self.seed)._generator.get_state())
+
 
 @dataclass(frozen=True)
 class Mistake:
@@ -71,11 +76,14 @@ class Mistake:
         name: completes "Your answer is what you get …", as in "when x and y are swapped".
         answer: a drop-in for the learner's answer.
         hint: a question or a fact that leads on; never the code.
+        only: the property that alone it fails, being right in every other check: an answer is compared with it where that
+            property fails and nothing else, and by that property. Where one such mistake is told, tell all of that property.
     """
 
     name: str
     answer: Any
     hint: str
+    only: str = ""
 
 
 class Failed(Exception):

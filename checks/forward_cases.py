@@ -1,15 +1,17 @@
 """Calls of the operator that tell a right forward kernel from a wrong one: labs 5 and 6 are graded on the same.
 
-Each case draws the arguments of one call, for programs that own `BLOCK_Q` queries of one head of one batch item.
+Each case draws the arguments of one call, for programs that own `BLOCK_Q` queries of one head of one batch item. What can go
+wrong is the same in both kernels as well: `told` names it, and each lab says how it looks in its own.
 """
 
 import mmap
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from checks import compare
-from checks.exercise import Draw, Failed, NotRun
+from checks.exercise import Draw, Failed, Mistake, NotRun
 
 NAN, INF = float("nan"), float("inf")
 BLOCK_Q = 8
@@ -48,7 +50,7 @@ def one_point_on_one_level(draw: Draw):
 
 def every_point_of_every_level(draw: Draw):
     """the points of all levels are added up, each by its attention weight"""
-    return msda_call(draw, SHAPES, K=4, D=32)
+    return msda_call(draw, SHAPES, K=4, D=4)
 
 
 def each_batch_item_and_head(draw: Draw):
@@ -63,7 +65,7 @@ def ragged_queries(draw: Draw):
 
 def thirty_three_channels(draw: Draw):
     """D need not be a power of two: BLOCK_D is then more than D"""
-    args = msda_call(draw, [(3, 4)], Q=5, M=2, K=3, D=33)
+    args = msda_call(draw, [(3, 4)], Q=3, M=2, K=1, D=33)
     args[3][0, -1, :, 0, -1] = torch.tensor([0.8, 0.8])  # reads the last pixel
     return args
 
@@ -146,3 +148,145 @@ def far_batch(kernel, draw: Draw, **options) -> str:
         key = ("far batch", *torch.nan_to_num(out[-1, 0]).tolist())
         raise Failed(f"{wrong} That batch item begins at element {(B - 1) * S * D:,}.", key)
     return f"element {(B - 1) * S * D:,} was read from the right place."
+
+
+NOT_THERE = "The last program has lanes for queries that do not exist. What do they read or write?"
+#: Slug → the name of a mistake that either kernel can have, and its hint.
+TOLD = {
+    "value_dtype": (
+        "when the sum is kept in value's dtype",
+        "Each addition in float16 rounds. Which dtype should the accumulator have?",
+    ),
+    "untested_weight": (
+        "when the weight is not set to zero where the pixel does not exist",
+        "0 times a number that is none is none. What must the weight of a pixel that does not exist be?",
+    ),
+    "x0_for_x1": ("when x0 is reused for x1", "Which column does the right corner have?"),
+    "y0_for_y1": ("when y0 is reused for y1", "Which row does the lower corner have?"),
+    "start_twice": (
+        "when the level's start is added twice",
+        "Your pixel numbers: do they count on the level, or over all levels? Only one of the two still needs the start.",
+    ),
+    "no_start": ("when the level's start is forgotten", "Level 1 begins after the pixels of level 0."),
+    "half_coordinates": (
+        "when coordinates are computed in half precision",
+        "float16 has 11 bits. How many of them are left for the fraction of pixel 120? Where does the cast belong?",
+    ),
+    "rounded_coordinates": (
+        "when coordinates are rounded to half precision",
+        "float16 has 11 bits. How many of them are left for the fraction of pixel 120?",
+    ),
+    "y_x": ("when x and y are swapped", "A location is (x, y): x comes first in memory, and goes with W."),
+    "w_h": ("when H and W are swapped", "spatial_shapes holds (H, W), rows first."),
+    "w_for_both": ("when y is scaled by W as well", "A level has two sizes. Which of them does y go with?"),
+    "no_half_pixel": (
+        "when the half pixel is not subtracted",
+        "Location 0 is the outer edge of the first pixel. Where is its centre?",
+    ),
+    "centre_to_centre": (
+        "when pixels are scaled by W - 1 and H - 1",
+        "Location 1 is the outer edge of the last pixel, not its centre.",
+    ),
+    "truncated": ("when coordinates are rounded towards zero", "Which pixel lies left of x = -0.3?"),
+    "far_near": (
+        "when the nearer pixel weighs less",
+        "A point just right of pixel 3 is near to it. Should 3 weigh nearly 1, or nearly 0?",
+    ),
+    "h_pitch": ("when H is taken for W in the pixel's number", "How many pixels does a row have?"),
+    "nearest": (
+        "when the nearest pixel is read in place of one outside",
+        "A pixel outside the level counts as zero: past the edge a point fades. Yours finds it as bright as ever.",
+    ),
+    "nan_is_0": (
+        "when a coordinate that is not a number is taken for 0",
+        "Pixel 0 exists, and nobody asked for it. What should such a point add?",
+    ),
+    "whole_point": (
+        "when a point is dropped as soon as one of its four pixels does not exist",
+        "The other three still count.",
+    ),
+    "early_integer": (
+        "when a coordinate becomes an integer before it is tested",
+        "On a GPU a NaN cast to an integer is 0, and pixel 0 exists.",
+    ),
+    "no_attention": ("when the attention weights are forgotten", "Each point counts by its weight."),
+    "last_corner": (
+        "when every corner replaces the sum so far",
+        "Only the last corner is left. Is something set where it should be added to?",
+    ),
+    "mean": ("when the mean over the points is taken", "The weights weigh already. Nothing is divided."),
+    "heads_first": (
+        "when queries and heads are swapped in memory",
+        "loc, attn and out are (B, Q, M, …): after the query comes the head.",
+    ),
+    "first_head": (
+        "when every program reads the first head of value",
+        "A pixel holds M heads, D channels each. Which are this program's?",
+    ),
+    "first_item": (
+        "when every program reads the first batch item of value",
+        "A batch item has S pixels. How many lie before this program's?",
+    ),
+    "rows_of_item_0": (
+        "when locations, weights and results of batch item 0 are used for all",
+        "A batch item has Q queries. How many lie before this program's?",
+    ),
+    "head_first_id": (
+        "when batch and head are taken from the program id the wrong way round",
+        "Program (i, j) has head j % M of batch item j // M.",
+    ),
+    "heads_apart": (
+        "when the heads of a pixel are taken to be far apart",
+        "value is (B, S, M, D): all heads of a pixel lie together.",
+    ),
+    "pixel_pitch_d": (
+        "when the next pixel is taken to be D elements away",
+        "Between two pixels lie all the heads of the first.",
+    ),
+    "block_d": (
+        "when BLOCK_D is taken for D",
+        "BLOCK_D is how many lanes you have. How far apart things lie in memory, D says.",
+    ),
+    "no_block_q": (
+        "when the program id is not multiplied by BLOCK_Q",
+        "Program 1 begins where program 0 ends. How many queries lie before it?",
+    ),
+    "full_blocks": (
+        "when the last queries, which fill no block, are left out",
+        "The queries after the last full block count as well.",
+    ),
+    "no_attention_mask": ("when the load of the weights has no mask", NOT_THERE),
+    "no_channel_mask": (
+        "when value is masked by pixel, but not by channel",
+        "BLOCK_D can be more than D. What do the lanes past D read at the last pixel?",
+    ),
+    "no_other": (
+        "when a masked lane of value is not given a number",
+        "A masked lane holds whatever happens to be there, and 0 times that need not be 0. What does `other` do?",
+    ),
+    "no_store_mask": ("when the store has no mask", NOT_THERE),
+    "store_any_query": ("when the store masks no queries", NOT_THERE),
+    "store_any_channel": (
+        "when the store masks no channels",
+        "After channel D - 1 of a head comes channel 0 of the next.",
+    ),
+    "narrow_batch": (
+        "when the batch item's place in memory is computed in 32 bits",
+        "b times S times M times D: which of these must be wider before they are multiplied?",
+    ),
+}
+
+
+def told(**kernels: Any) -> list[Mistake]:
+    """The mistakes of `TOLD` for one lab, in their order.
+
+    Args:
+        kernels: slug → the wrong kernel.
+
+    Raises:
+        ValueError: a kernel is missing, or one has no name here.
+    """
+    if kernels.keys() != TOLD.keys():
+        raise ValueError(f"missing or not known: {', '.join(sorted(kernels.keys() ^ TOLD.keys()))}.")
+    only = {"narrow_batch": "far_batch"}
+    return [Mistake(name, kernels[slug], hint, only.get(slug, "")) for slug, (name, hint) in TOLD.items()]

@@ -30,7 +30,8 @@ FIXED_SEED = 1
 _LATEST: dict[str, tuple[Any, Report]] = {}
 #: What a mistake does in a check on the fixed seed: the same every time, so it is tried once. Keyed by their ids (a kernel's
 #: hash would compile it), and holding both, so that no id is used twice.
-_KNOWN: dict[tuple[int, int], tuple[Outcome, Mistake, Any]] = {}
+#: With the seed, or None where nothing was drawn.
+_KNOWN: dict[tuple[int, int, int | None], tuple[Outcome, Mistake, Any]] = {}
 
 
 def grade(
@@ -302,11 +303,20 @@ class _Run:
         rest = [one for one in self.outcomes if usable(one[2]) and not is_property(one) and id(one[2]) not in known]
         everything = sorted(failing + rest, key=is_property)
         behaviour: dict = {}  # the same on this run's own seed
+        title = lambda one: one[0].name if is_property(one) else one[0].__name__  # noqa: E731
         # An edge case that raises need not hide what is wrong with all the others.
         returned = [one for one in failing if one[2].error is None and not is_property(one)]
         for picked in (everything, [one for one in failing if one is shown], returned):
+            wrong = [one for one in picked if id(one[2]) in known]
+            mistakes = [
+                mistake for mistake in self.exercise.mistakes if {mistake.only} == {title(one) for one in wrong}
+            ]
+            if mistakes:  # right in all other checks, as the answer is
+                picked = wrong
+            else:
+                mistakes = [mistake for mistake in self.exercise.mistakes if not mistake.only]
             for exactly in (True, False):
-                for mistake in self.exercise.mistakes:
+                for mistake in mistakes:
                     if picked and all(self._behaves(behaviour, mistake, exactly, *one) for one in picked):
                         return mistake
         return None
@@ -314,10 +324,17 @@ class _Run:
     def _behaves(
         self, behaviour: dict, mistake: Mistake, exactly: bool, item: Any, seed: int, outcome: Outcome
     ) -> bool:
-        known, key = (_KNOWN if seed == FIXED_SEED else behaviour), (id(mistake), id(item))
-        if key not in known:
-            known[key] = (self._try(mistake, item, seed), mistake, item)
-        other = known[key][0]
+        whose = (id(mistake), id(item))
+        found = next(
+            (known[key] for known in (_KNOWN, behaviour) for key in ((*whose, None), (*whose, seed)) if key in known),
+            None,
+        )
+        if found is None:
+            draw = Draw(seed)
+            found = (self._try(mistake, item, draw), mistake, item)
+            kept = None if draw.untouched else seed
+            (_KNOWN if kept in (None, FIXED_SEED) else behaviour)[*whose, kept] = found
+        other = found[0]
         if other.timeout is not None or other.reached:
             return False
         if (outcome.error is None) != (other.error is None):
@@ -326,12 +343,12 @@ class _Run:
             return _signature(outcome.error, exactly) == _signature(other.error, exactly)
         return outcome.changed == other.changed and compare.same(outcome.value, other.value)
 
-    def _try(self, mistake: Mistake, item: Any, seed: int) -> Outcome:
+    def _try(self, mistake: Mistake, item: Any, draw: Draw) -> Outcome:
         if not hasattr(item, "check"):
-            return self._call(mistake.answer, item(Draw(seed)), False)
+            return self._call(mistake.answer, item(draw), False)
         prepared = () if item.prepare is None else (item.prepare(),)
         return call(
-            lambda: item.check(mistake.answer, Draw(seed), *prepared),
+            lambda: item.check(mistake.answer, draw, *prepared),
             (),
             answer=mistake.answer,
             limit=self.exercise.limit,

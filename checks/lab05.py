@@ -4,13 +4,16 @@ A mistake is told as an edit of the solution. `corner` is read by a small kernel
 solution's launcher launches it, and the launcher is called.
 """
 
+import re
+
 import torch
 from torch import Tensor
 
 from checks import compare
-from checks.exercise import Draw, Mistake, NotRun, Property, exercise
+from checks.exercise import Draw, Failed, Mistake, NotRun, Property, exercise
 from checks.forward_cases import (
     BLOCK_Q,
+    NOT_THERE,
     SHAPES,
     bfloat16,
     each_batch_item_and_head,
@@ -28,6 +31,7 @@ from checks.forward_cases import (
     ragged_queries,
     sixteen_bits,
     thirty_three_channels,
+    told,
 )
 from checks.kernels import TARGET, edited
 from checks.traffic import within_budget
@@ -55,7 +59,8 @@ def read_corners(x_ptr, y_ptr, size_ptr, offset_ptr, weight_ptr, CORNER: tl.cons
     for j in tl.static_range(2):
         for i in tl.static_range(2):
             offset, weight, mask = CORNER(x, y, i, j, H, W)
-            tl.static_assert(offset.dtype.is_int(), "corner returned an offset that is no integer")
+            tl.static_assert(offset.dtype.is_int(), "the offset is no integer: nothing else can be added to a pointer")
+            tl.static_assert(mask.dtype == tl.int1, "the mask is no comparison: tl.load takes nothing else for a mask")
             tl.store(offset_ptr + (2 * j + i) * N + n, tl.where(mask, offset, -1))
             tl.store(weight_ptr + (2 * j + i) * N + n, weight)
 
@@ -66,7 +71,13 @@ def _corners(corner, x: Tensor, y: Tensor, H: int, W: int) -> tuple[Tensor, Tens
     offset = torch.empty(2, 2, N, dtype=torch.int32, device=x.device)
     weight = torch.empty(2, 2, N, device=x.device)
     size = torch.tensor([H, W], dtype=torch.int32, device=x.device)
-    read_corners[(1,)](x, y, size, offset, weight, CORNER=corner, N=N, num_warps=1)
+    try:
+        read_corners[(1,)](x, y, size, offset, weight, CORNER=corner, N=N, num_warps=1)
+    except Exception as error:
+        said = re.search("the (offset|mask) is no .*", str(error))
+        if said:
+            raise Failed(said[0], (said[1],)) from None
+        raise
     return offset, weight
 
 
@@ -262,6 +273,30 @@ exercise(
             "float32 counts whole numbers up to 16,777,216 one by one. How many pixels has a level of 5000 by 5003?",
         ),
         Mistake(
+            "when column 0 and row 0 are taken to be outside",
+            _wrong_corner((MASK, MASK.replace(">= 0", "> 0"))),
+            "The first column and the first row have number 0, and both exist.",
+        ),
+        Mistake(
+            "when i and j are swapped",
+            _wrong_corner(
+                ("xi = x0 + i", "xi = x0 + j"),
+                ("yj = y0 + j", "yj = y0 + i"),
+                (WEIGHT, "(fx if j else 1 - fx) * (fy if i else 1 - fy)"),
+            ),
+            "i tells left from right, j upper from lower.",
+        ),
+        Mistake(
+            "when the offset is not made an integer",
+            _wrong_corner((OFFSET, "tl.where(mask, yj, 0.0) * W + tl.where(mask, xi, 0.0)")),
+            "Which dtype do the row and the column have, and which does the docstring ask for?",
+        ),
+        Mistake(
+            "when the mask is a number",
+            _wrong_corner(("return offset, weight, mask", "return offset, weight, mask.to(tl.float32)")),
+            "A comparison gives what a mask has to be. What was done to it afterwards?",
+        ),
+        Mistake(
             "when half a pixel is subtracted once more",
             _wrong_corner(("tl.floor(x)", "tl.floor(x - 0.5)"), ("tl.floor(y)", "tl.floor(y - 0.5)")),
             "x and y are pixel coordinates already.",
@@ -321,7 +356,6 @@ X_LOAD = "tl.load(loc_ptr + 2 * point, mask=mask_q, other=0.0)"
 Y_LOAD = "tl.load(loc_ptr + 2 * point + 1, mask=mask_q, other=0.0)"
 LEVEL = "level_ptr = value_ptr + ((b * S + tl.load(starts_ptr + l)) * M + m) * D"
 ADD = "acc += (a * weight)[:, None] * v.to(tl.float32)"
-NOT_THERE = "The last program has lanes for queries that do not exist."
 IN_A_LOOP = [
     (f"v = {LOAD}", "pass"),
     (
@@ -412,64 +446,34 @@ exercise(
     axes=["batch item", "query", "channel"],
     mistakes=[
         Mistake(
-            "when the sum is kept in value's dtype",
-            _wrong(
-                (
-                    "tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)",
-                    "tl.zeros([BLOCK_Q, BLOCK_D], value_ptr.dtype.element_ty)",
-                ),
-                (ADD, "acc = (acc.to(tl.float32) + (a * weight)[:, None] * v.to(tl.float32)).to(acc.dtype)"),
-            ),
-            "Sixteen additions in float16 round sixteen times. Which dtype should the accumulator have?",
-        ),
-        # The wasteful ones early: they behave like a right answer in every check but one, which is slow to find out.
-        Mistake(
             "when a corner reads one channel at a time",
             _wrong(*IN_A_LOOP),
             "A sector holds 8 channels in float32. If the lanes of a warp read one channel each of different pixels, what "
             "happens to the other 7? Which axis of the tile should lie along memory?",
-        ),
-        Mistake(
-            "when the sum is kept in memory",
-            _wrong(*THROUGH_MEMORY),
-            "A sum that every corner loads and stores again crosses the chip each time. Registers are free.",
+            only="traffic",
         ),
         Mistake(
             "when every head of a pixel is read for one",
             _wrong(*EVERY_HEAD),
             "The heads of a pixel lie together, but this program needs one of them.",
+            only="traffic",
         ),
         Mistake(
             "when a pixel is read where none is needed, and thrown away",
             _wrong(corner=READ_AND_DROP),
             "Its weight is zero, so the result is right, and its bytes have been fetched all the same. Which mask stops a load?",
+            only="traffic",
         ),
         Mistake(
             "when one query after the other is read by the whole program",
             _wrong(*ONE_BY_ONE),
             "32 channels are one warp's worth of lanes. What do the other three warps of the program load meanwhile?",
+            only="traffic",
         ),
         Mistake(
             "when value is masked by query only",
             _wrong((LOAD, "tl.load(pixel, mask=mask_q[:, None], other=0.0)"), corner=UNTESTED),
             "A query that exists can still look at a pixel that does not, and a tile has lanes past channel D.",
-        ),
-        Mistake(
-            "when weights are applied before the bounds test",
-            _wrong(corner=UNTESTED_WEIGHT),
-            "0 times a number that is none is none. What must the weight of a pixel that does not exist be?",
-        ),
-        Mistake("when x0 is reused for x1", _wrong(corner=X0_FOR_X1), "Which column does the right corner have?"),
-        Mistake("when y0 is reused for y1", _wrong(corner=Y0_FOR_Y1), "Which row does the lower corner have?"),
-        Mistake(
-            "when the level's start is added twice",
-            _wrong((LEVEL, LEVEL.replace("tl.load(starts_ptr + l)", "2 * tl.load(starts_ptr + l)"))),
-            "Your pixel numbers: do they count on the level, or over all levels? Only one of the two still needs the start.",
-        ),
-        Mistake(
-            "when the level's start is forgotten",
-            _wrong((LEVEL, LEVEL.replace(" + tl.load(starts_ptr + l)", ""))),
-            "Level 1 begins after the pixels of level 0.",
         ),
         Mistake(
             "when the level's start is computed from the shapes",
@@ -480,83 +484,9 @@ exercise(
             "Levels need not lie one after another: where they begin is given.",
         ),
         Mistake(
-            "when coordinates are computed in half precision",
-            _wrong(
-                (X_LOAD + ".to(tl.float32) * W - 0.5", f"({X_LOAD} * W - 0.5).to(tl.float32)"),
-                (Y_LOAD + ".to(tl.float32) * H - 0.5", f"({Y_LOAD} * H - 0.5).to(tl.float32)"),
-            ),
-            "float16 has 11 bits. How many of them are left for the fraction of pixel 120? Where does the cast belong?",
-        ),
-        Mistake(
-            "when coordinates are rounded to half precision",
-            _wrong(
-                (
-                    X_LOAD + ".to(tl.float32) * W - 0.5",
-                    f"({X_LOAD}.to(tl.float32) * W - 0.5).to(tl.float16).to(tl.float32)",
-                ),
-                (
-                    Y_LOAD + ".to(tl.float32) * H - 0.5",
-                    f"({Y_LOAD}.to(tl.float32) * H - 0.5).to(tl.float16).to(tl.float32)",
-                ),
-            ),
-            "float16 has 11 bits. How many of them are left for the fraction of pixel 120?",
-        ),
-        Mistake(
-            "when x and y are swapped",
-            _wrong((X_LOAD, "tl.load(loc_ptr + 2 * ?)"), (Y_LOAD, X_LOAD), ("tl.load(loc_ptr + 2 * ?)", Y_LOAD)),
-            "A location is (x, y): x comes first in memory, and goes with W.",
-        ),
-        Mistake(
-            "when H and W are swapped",
-            _wrong(
-                ("H = tl.load(shapes_ptr + 2 * l)", "H = tl.load(shapes_ptr + 2 * l + 1 - 1 + 1)"),
-                ("W = tl.load(shapes_ptr + 2 * l + 1)", "W = tl.load(shapes_ptr + 2 * l)"),
-            ),
-            "spatial_shapes holds (H, W), rows first.",
-        ),
-        Mistake(
-            "when the half pixel is not subtracted",
-            _wrong((" * W - 0.5", " * W"), (" * H - 0.5", " * H")),
-            "Location 0 is the outer edge of the first pixel. Where is its centre?",
-        ),
-        Mistake(
-            "when pixels are scaled by W - 1 and H - 1",
-            _wrong((" * W - 0.5", " * (W - 1)"), (" * H - 0.5", " * (H - 1)")),
-            "Location 1 is the outer edge of the last pixel, not its centre.",
-        ),
-        Mistake(
-            "when coordinates are rounded towards zero", _wrong(corner=TRUNCATED), "Which pixel lies left of x = -0.3?"
-        ),
-        Mistake(
-            "when the nearer pixel weighs less", _wrong(corner=FAR_NEAR), "Look at the weights of `corner` once more."
-        ),
-        Mistake(
             "when the weights along x and y are swapped",
             _wrong(corner=FX_FY),
             "fx tells left from right, fy upper from lower.",
-        ),
-        Mistake(
-            "when H is taken for W in the pixel's number", _wrong(corner=H_FOR_W), "How many pixels does a row have?"
-        ),
-        Mistake(
-            "when the nearest pixel is read in place of one outside",
-            _wrong(corner=CLAMPED),
-            "A pixel outside the level counts as zero.",
-        ),
-        Mistake(
-            "when a point is dropped as soon as one of its four pixels does not exist",
-            _wrong(corner=WHOLE_POINT),
-            "The other three still count.",
-        ),
-        Mistake(
-            "when a coordinate becomes an integer before it is tested",
-            _wrong(corner=EARLY_INTEGER),
-            "On a GPU a NaN cast to an integer is 0, and pixel 0 exists.",
-        ),
-        Mistake(
-            "when the attention weights are forgotten",
-            _wrong((ADD, ADD.replace("(a * weight)", "weight"))),
-            "Each point counts by its weight.",
         ),
         Mistake(
             "when every point replaces the sum so far",
@@ -564,108 +494,93 @@ exercise(
             "The corners of one point are added up. So are the points.",
         ),
         Mistake(
-            "when every corner replaces the sum so far",
-            _wrong((ADD, ADD.replace("+=", "="))),
-            "Only the last corner is left. Is something set where it should be added to?",
-        ),
-        Mistake(
-            "when the mean over the points is taken",
-            _wrong((STORE, STORE.replace("acc.to", "(acc / (L * K)).to"))),
-            "The weights weigh already. Nothing is divided.",
-        ),
-        Mistake(
             "when levels and points are swapped in memory",
             _wrong(("(row * L + l) * K + k", "(row * K + k) * L + l")),
             "loc is (B, Q, M, L, K, 2): which of L and K is the inner axis?",
         ),
-        Mistake(
-            "when queries and heads are swapped in memory",
-            _wrong(("row = (b * Q + offs_q) * M + m", "row = (b * M + m) * Q + offs_q")),
-            "loc, attn and out are (B, Q, M, …): after the query comes the head.",
-        ),
-        Mistake(
-            "when every program reads the first head of value",
-            _wrong((LEVEL, LEVEL.replace(" * M + m) * D", " * M) * D"))),
-            "A pixel holds M heads, D channels each. Which are this program's?",
-        ),
-        Mistake(
-            "when every program reads the first batch item of value",
-            _wrong((LEVEL, LEVEL.replace("b * S + ", ""))),
-            "A batch item has S pixels. How many lie before this program's?",
-        ),
-        Mistake(
-            "when locations, weights and results of batch item 0 are used for all",
-            _wrong(("(b * Q + offs_q)", "offs_q.to(tl.int64)")),
-            "A batch item has Q queries. How many lie before this program's?",
-        ),
-        Mistake(
-            "when batch and head are taken from the program id the wrong way round",
-            _wrong(
+        Mistake("when the load of x has no mask", _wrong((X_LOAD, "tl.load(loc_ptr + 2 * point)")), NOT_THERE),
+        Mistake("when the load of y has no mask", _wrong((Y_LOAD, "tl.load(loc_ptr + 2 * point + 1)")), NOT_THERE),
+        *told(
+            value_dtype=_wrong(
+                (
+                    "tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)",
+                    "tl.zeros([BLOCK_Q, BLOCK_D], value_ptr.dtype.element_ty)",
+                ),
+                (ADD, "acc = (acc.to(tl.float32) + (a * weight)[:, None] * v.to(tl.float32)).to(acc.dtype)"),
+            ),
+            untested_weight=_wrong(corner=UNTESTED_WEIGHT),
+            x0_for_x1=_wrong(corner=X0_FOR_X1),
+            y0_for_y1=_wrong(corner=Y0_FOR_Y1),
+            start_twice=_wrong((LEVEL, LEVEL.replace("tl.load(starts_ptr + l)", "2 * tl.load(starts_ptr + l)"))),
+            no_start=_wrong((LEVEL, LEVEL.replace(" + tl.load(starts_ptr + l)", ""))),
+            half_coordinates=_wrong(
+                (X_LOAD + ".to(tl.float32) * W - 0.5", f"({X_LOAD} * W - 0.5).to(tl.float32)"),
+                (Y_LOAD + ".to(tl.float32) * H - 0.5", f"({Y_LOAD} * H - 0.5).to(tl.float32)"),
+            ),
+            rounded_coordinates=_wrong(
+                (
+                    f"{X_LOAD}.to(tl.float32) * W - 0.5",
+                    f"({X_LOAD}.to(tl.float32) * W - 0.5).to(tl.float16).to(tl.float32)",
+                ),
+                (
+                    f"{Y_LOAD}.to(tl.float32) * H - 0.5",
+                    f"({Y_LOAD}.to(tl.float32) * H - 0.5).to(tl.float16).to(tl.float32)",
+                ),
+            ),
+            y_x=_wrong((X_LOAD, "tl.load(loc_ptr + 2 * ?)"), (Y_LOAD, X_LOAD), ("tl.load(loc_ptr + 2 * ?)", Y_LOAD)),
+            w_h=_wrong(
+                ("H = tl.load(shapes_ptr + 2 * l)", "H = tl.load(shapes_ptr + 2 * l + 1 - 1 + 1)"),
+                ("W = tl.load(shapes_ptr + 2 * l + 1)", "W = tl.load(shapes_ptr + 2 * l)"),
+            ),
+            w_for_both=_wrong((" * H - 0.5", " * W - 0.5")),
+            no_half_pixel=_wrong((" * W - 0.5", " * W"), (" * H - 0.5", " * H")),
+            centre_to_centre=_wrong((" * W - 0.5", " * (W - 1)"), (" * H - 0.5", " * (H - 1)")),
+            truncated=_wrong(corner=TRUNCATED),
+            far_near=_wrong(corner=FAR_NEAR),
+            h_pitch=_wrong(corner=H_FOR_W),
+            nearest=_wrong(corner=CLAMPED),
+            nan_is_0=_wrong(
+                (" * W - 0.5", " * W - 0.5\n            x = tl.where(x == x, x, 0.0)"),
+                (" * H - 0.5", " * H - 0.5\n            y = tl.where(y == y, y, 0.0)"),
+            ),
+            whole_point=_wrong(corner=WHOLE_POINT),
+            early_integer=_wrong(corner=EARLY_INTEGER),
+            no_attention=_wrong((ADD, ADD.replace("(a * weight)", "weight"))),
+            last_corner=_wrong((ADD, ADD.replace("+=", "="))),
+            mean=_wrong((STORE, STORE.replace("acc.to", "(acc / (L * K)).to"))),
+            heads_first=_wrong(("row = (b * Q + offs_q) * M + m", "row = (b * M + m) * Q + offs_q")),
+            first_head=_wrong((LEVEL, LEVEL.replace(" * M + m) * D", " * M) * D"))),
+            first_item=_wrong((LEVEL, LEVEL.replace("b * S + ", ""))),
+            rows_of_item_0=_wrong(("(b * Q + offs_q)", "offs_q.to(tl.int64)")),
+            head_first_id=_wrong(
                 ("m = tl.program_id(1) % M", "m = tl.program_id(1) // M"),
                 ("(tl.program_id(1) // M)", "(tl.program_id(1) % M)"),
             ),
-            "Program (i, j) has head j % M of batch item j // M.",
-        ),
-        Mistake(
-            "when the heads of a pixel are taken to be far apart",
-            _wrong(
+            heads_apart=_wrong(
                 (LEVEL, "level_ptr = value_ptr + (b * S * M + m * S + tl.load(starts_ptr + l)) * D"),
                 ("offset[:, None] * (M * D)", "offset[:, None] * D"),
             ),
-            "value is (B, S, M, D): all heads of a pixel lie together.",
-        ),
-        Mistake(
-            "when the next pixel is taken to be D elements away",
-            _wrong(("offset[:, None] * (M * D)", "offset[:, None] * D")),
-            "Between two pixels lie all the heads of the first.",
-        ),
-        Mistake(
-            "when BLOCK_D is taken for D",
-            _wrong(
+            pixel_pitch_d=_wrong(("offset[:, None] * (M * D)", "offset[:, None] * D")),
+            block_d=_wrong(
                 ("(M * D)", "(M * BLOCK_D)"),
                 ("* M + m) * D", "* M + m) * BLOCK_D"),
                 ("row[:, None] * D", "row[:, None] * BLOCK_D"),
             ),
-            "BLOCK_D is how many lanes you have. How far apart things lie in memory, D says.",
+            no_block_q=_wrong(("tl.program_id(0) * BLOCK_Q", "tl.program_id(0)")),
+            full_blocks=_wrong(("offs_q < Q", "offs_q < Q // BLOCK_Q * BLOCK_Q")),
+            no_attention_mask=_wrong((A_LOAD, "tl.load(attn_ptr + point)")),
+            no_channel_mask=_wrong((LOAD, LOAD.replace(" & mask_d[None, :]", ""))),
+            no_other=_wrong((LOAD, LOAD.replace(", other=0.0", ""))),
+            no_store_mask=_wrong((STORE, STORE.replace(", mask=mask_out", ""))),
+            store_any_query=_wrong((STORE, STORE.replace("mask_out", "mask_d[None, :]"))),
+            store_any_channel=_wrong((STORE, STORE.replace("mask_out", "mask_q[:, None]"))),
+            narrow_batch=_wrong((".to(tl.int64)", "")),
         ),
+        # After the sum in value's dtype, which looks the same in 16 bits and wastes nothing.
         Mistake(
-            "when the program id is not multiplied by BLOCK_Q",
-            _wrong(("tl.program_id(0) * BLOCK_Q", "tl.program_id(0)")),
-            "Program 1 begins where program 0 ends. How many queries lie before it?",
-        ),
-        Mistake(
-            "when the last queries, which fill no block, are left out",
-            _wrong(("offs_q < Q", "offs_q < Q // BLOCK_Q * BLOCK_Q")),
-            "The queries after the last full block count as well.",
-        ),
-        Mistake("when the load of the weights has no mask", _wrong((A_LOAD, "tl.load(attn_ptr + point)")), NOT_THERE),
-        Mistake("when the load of x has no mask", _wrong((X_LOAD, "tl.load(loc_ptr + 2 * point)")), NOT_THERE),
-        Mistake("when the load of y has no mask", _wrong((Y_LOAD, "tl.load(loc_ptr + 2 * point + 1)")), NOT_THERE),
-        Mistake(
-            "when value is masked by pixel and query, but not by channel",
-            _wrong((LOAD, LOAD.replace(" & mask_d[None, :]", ""))),
-            "BLOCK_D can be more than D. What do the lanes past D read at the last pixel?",
-        ),
-        Mistake(
-            "when a masked lane of value is not given a number",
-            _wrong((LOAD, LOAD.replace(", other=0.0", ""))),
-            "A masked lane holds whatever happens to be there, and 0 times that need not be 0. What does `other` do?",
-        ),
-        Mistake("when the store has no mask", _wrong((STORE, STORE.replace(", mask=mask_out", ""))), NOT_THERE),
-        Mistake(
-            "when the store masks no queries",
-            _wrong((STORE, STORE.replace("mask_out", "mask_d[None, :]"))),
-            NOT_THERE,
-        ),
-        Mistake(
-            "when the store masks no channels",
-            _wrong((STORE, STORE.replace("mask_out", "mask_q[:, None]"))),
-            "After channel D - 1 of a head comes channel 0 of the next.",
-        ),
-        Mistake(
-            "when the batch item's place in memory is computed in 32 bits",
-            _wrong((".to(tl.int64)", "")),
-            "b times S times M times D: which of these must be wider before they are multiplied?",
+            "when the sum is kept in memory",
+            _wrong(*THROUGH_MEMORY),
+            "A sum that every corner loads and stores again crosses the chip each time. Registers are free.",
         ),
     ],
     hints=[
