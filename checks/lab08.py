@@ -549,6 +549,14 @@ def on_a_pixel(draw: Draw):
     return grad_out, value, shapes, starts, _in_pixels(points, shapes)[None, None, None], attention
 
 
+def one_pixel_outside(draw: Draw):
+    """exactly a pixel before the first the sample begins to rise: there too, the slope is the one to the right, or below"""
+    grad_out, value, shapes, starts, _, attention = _call(draw, [(4, 8)], K=4)
+    t = draw.integer(0, 2) + draw.number(0.2, 0.8)
+    points = torch.tensor([[-1.0, t], [t, -1.0], [8.0, t], [t, 4.0]])
+    return grad_out, value, shapes, starts, _in_pixels(points, shapes)[None, None, None], attention
+
+
 def not_a_number(draw: Draw):
     """a location that is infinite or not a number touches nothing, and its gradients are zero"""
     grad_out, value, shapes, starts, locations, attention = _call(draw, [(3, 4)], K=8, low=0.2, high=0.8)
@@ -668,6 +676,7 @@ STORE_A = "tl.store(grad_attn_ptr + point, grad_a.to(grad_attn_ptr.dtype.element
 STORE_X = "tl.store(grad_loc_ptr + 2 * point, (a * W * grad_x).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)"
 STORE_Y = "tl.store(grad_loc_ptr + 2 * point + 1, (a * H * grad_y).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)"
 VALUE = "tl.load(value_ptr + offs, mask=mask, other=0.0)"
+NEAR = "(x >= -1) & (x < W) & (y >= -1) & (y < H)"
 INSIDE = "inside = mask_p & (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)"
 
 
@@ -937,12 +946,17 @@ BWD_MISTAKES = [
     ),
     Mistake(
         "when points less than half a pixel inside, or half a pixel outside, are left out",
-        _wrong_bwd(("(x > -1) & (x < W) & (y > -1) & (y < H)", "(x >= 0) & (x < W) & (y >= 0) & (y < H)")),
+        _wrong_bwd((NEAR, "(x >= 0) & (x < W) & (y >= 0) & (y < H)")),
         "At x = -0.3 the pixel at 0 still counts for 0.7. From where on is there none at all?",
     ),
     Mistake(
+        "when a point exactly a pixel before the first has no slope",
+        _wrong_bwd((NEAR, "(x > -1) & (x < W) & (y > -1) & (y < H)")),
+        "At x = -1 pixel 0 weighs nothing yet. A little to the right it does. So what is the slope to the right?",
+    ),
+    Mistake(
         "when locations that are no number are moved away, but infinite ones are not",
-        _wrong_bwd(("(x > -1) & (x < W) & (y > -1) & (y < H)", "(x == x) & (y == y)")),
+        _wrong_bwd((NEAR, "(x == x) & (y == y)")),
         "Infinity minus its own floor is not a number either, and what is beyond 2^31 has no int32. Let through only what "
         "lies near the image.",
     ),
@@ -986,6 +1000,7 @@ BWD_CASES = [
     three_levels,
     heads_and_images,
     on_a_pixel,
+    one_pixel_outside,
     not_a_number,
     in_float16,
     in_bfloat16,

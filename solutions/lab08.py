@@ -105,7 +105,7 @@ def msda_bwd_kernel(
 
     x = x * W - 0.5
     y = y * H - 0.5
-    near = (x > -1) & (x < W) & (y > -1) & (y < H)  # false for NaN; only these points have a pixel
+    near = (x >= -1) & (x < W) & (y >= -1) & (y < H)  # false for NaN; only these points have a pixel
     x = tl.where(near, x, -2.0)
     y = tl.where(near, y, -2.0)
     x0 = tl.floor(x).to(tl.int32)
@@ -239,7 +239,7 @@ def msda_bwd_merged_kernel(
 
     x = x * W - 0.5
     y = y * H - 0.5
-    near = (x > -1) & (x < W) & (y > -1) & (y < H)  # false for NaN; only these points have a pixel
+    near = (x >= -1) & (x < W) & (y >= -1) & (y < H)  # false for NaN; only these points have a pixel
     x = tl.where(near, x, -2.0)
     y = tl.where(near, y, -2.0)
     x0 = tl.floor(x).to(tl.int32)
