@@ -196,8 +196,8 @@ class _Run:
 
     def _case(self, case: Callable) -> Check:
         # A known mistake that is caught already is only observed further, on draws whose outcomes are remembered.
-        seeds = {FIXED_SEED, self.seed} if self.watched or not self._failing else {FIXED_SEED}
-        for seed in sorted(seeds, key=lambda seed: seed != FIXED_SEED):
+        seeds = (FIXED_SEED, self.seed) if self.watched or not self._failing else (FIXED_SEED,)
+        for seed in dict.fromkeys(seeds):
             args = case(Draw(seed))
             outcome = self._call(self.answer, args, self.watched)
             self.outcomes.append((case, seed, outcome))
@@ -288,8 +288,8 @@ class _Run:
         """The known mistake that behaves as this answer did in every case that ran, and not as the reference does.
 
         First to the element at which a kernel was stopped, then to the tensor; and if no mistake explains everything,
-        one that explains the failing check that is shown, or all that returned something wrong, is the best lead. What tells mistakes apart soonest is tried first;
-        properties that hold, which may take a compiler, are not.
+        one that explains the failing check that is shown, or all that returned something wrong, is the best lead. What
+        tells mistakes apart soonest is tried first; properties that hold, which may take a compiler, are not.
         """
         usable = lambda o: o.timeout is None and not o.reached and not o.forbidden  # noqa: E731
         failing = [one for one in self._failing if usable(one[2])]

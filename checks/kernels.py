@@ -178,6 +178,21 @@ def on_device(thing: Any) -> Any:
     return thing
 
 
+def _lower(launch, tries: int = 3) -> None:
+    """Compile a launch for `TARGET`.
+
+    Python 3.11 can raise "AST constructor recursion depth mismatch" when two threads parse at once: then once more.
+    """
+    from msda_core.machine.lower import lower_launch
+
+    try:
+        lower_launch(launch, TARGET)
+    except SystemError:
+        if tries == 1:
+            raise
+        _lower(launch, tries - 1)
+
+
 class Compilation:
     """Compiles launches in the background, while the interpreter goes on with the next check.
 
@@ -193,21 +208,11 @@ class Compilation:
         self._thread.start()
 
     def _compile(self):
-        from msda_core.machine.lower import lower_launch
-
-        for launch in self._launches:
-            for _ in range(3):
-                try:
-                    self._error = None
-                    lower_launch(launch, TARGET)
-                except SystemError as error:
-                    self._error = error  # Python 3.11: "AST constructor recursion depth mismatch", two threads parse
-                    continue
-                except Exception as error:  # whatever it is, the learner's notebook goes on
-                    self._error = error
-                break
-            if self._error is not None:
-                return
+        try:
+            for launch in self._launches:
+                _lower(launch)
+        except Exception as error:  # whatever it is, the learner's notebook goes on
+            self._error = error
 
     def result(self) -> BaseException | None:
         """What was raised, once it is done; None where everything compiles.

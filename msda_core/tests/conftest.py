@@ -1,5 +1,9 @@
 """GPU tests skip themselves where there is no GPU, interpreter tests where there is one, and both are counted."""
 
+import os
+import shutil
+import subprocess
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -25,6 +29,32 @@ def pytest_terminal_summary(terminalreporter):
 def interpreter():
     if not active.INTERPRETED:
         pytest.skip("not run: needs Triton's interpreter (MSDA_DEVICE=cpu)")
+
+
+@pytest.fixture
+def poisoned():
+    """Under deterministic algorithms torch fills fresh memory with NaN: an element nobody writes shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+@pytest.fixture(params=["memcheck", "initcheck", "racecheck", "synccheck"])
+def sanitize(request):
+    """Runs a program, which prints "ran" at its end, under each tool of compute-sanitizer; it must find nothing."""
+    sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if sanitizer is None:
+        pytest.skip("not run: compute-sanitizer is not installed")
+
+    def check(program: str) -> None:
+        result = subprocess.run(
+            [sanitizer, "--tool", request.param, "--error-exitcode", "9", sys.executable, "-c", program],
+            capture_output=True, text=True, timeout=280, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        )  # fmt: skip
+        assert "ran" in result.stdout and result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+
+    return check
 
 
 class Call(NamedTuple):

@@ -8,7 +8,10 @@ import torch
 
 from msda_core import bench, device, ops, reference
 
-pytestmark = pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: {device.NO_TRITON}")
+pytestmark = [
+    pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: {device.NO_TRITON}"),
+    pytest.mark.usefixtures("poisoned"),
+]
 
 if device.NO_TRITON is None:
     from msda_core.device import tl, triton
@@ -63,15 +66,6 @@ def launches(monkeypatch):
     seen, launch = [], merged.launch
     monkeypatch.setattr(merged, "launch", lambda k, p, t: (seen.append((k.fn.__name__, t)), launch(k, p, t))[1])
     return seen
-
-
-@pytest.fixture(autouse=True)
-def poisoned():
-    """Under deterministic algorithms torch fills fresh memory with NaN: an element nobody writes shows."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(before)
 
 
 # --------------------------------------------------------------------------------------------------------------- pieces

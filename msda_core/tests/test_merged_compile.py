@@ -48,9 +48,9 @@ def launched(name, dtype, target, accumulator=None, loc=None, L=4):
     return lower(kernel, *pointers, *sizes, target=target, **plan.options)
 
 
-def some(*cases):
-    """Parameters: those marked as always, and the rest on request."""
-    every = [(target, dtype) for target in TARGETS for dtype in DTYPES] if device.NO_TRITON is None else []
+def some(*cases, dtypes=None):
+    """Parameters: those given always, and the rest on request."""
+    every = [(target, dtype) for target in TARGETS for dtype in dtypes or DTYPES] if device.NO_TRITON is None else []
     skip = pytest.mark.skipif(not ALL, reason="not run: MSDA_COMPILE_ALL=1 compiles for every target (3 minutes)")
     return [
         pytest.param(*case, marks=[] if case in cases else skip, id=f"{case[0]}-{str(case[1])[6:]}") for case in every
@@ -76,10 +76,8 @@ def test_window(target, dtype):
         assert any(".v4.b32" in load for load in lowering.loads), lowering.loads  # four locations in one
 
 
-@pytest.mark.parametrize("target, dtype", some())
+@pytest.mark.parametrize("target, dtype", some(dtypes=(F16, BF16)))
 def test_window_with_a_float32_accumulator(target, dtype):
-    if dtype == F32:
-        pytest.skip("not run: the same kernel as test_window")
     lowering = launched("window", dtype, target, accumulator=F32)
     assert_adds_with(lowering, ATOMICS["*fp32"][target])
     assert lowering.spills <= WIDE_SPILLS[target], lowering.spills

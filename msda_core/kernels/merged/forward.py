@@ -9,6 +9,7 @@ Bytes it should move: locations, weights and output once; of value each touched 
 
 from msda_core.device import load_triton
 from msda_core.kernels.merged.left_over import corners_unsigned
+from msda_core.kernels.merged.plan import read_tile
 
 triton = load_triton()
 tl = triton.language
@@ -25,13 +26,8 @@ def forward_tile_kernel(
 ):  # fmt: skip
     """One program: a row of `Lists.tiles` for BLOCK_M neighbouring heads of one batch item."""
     m = tl.program_id(0) % (M // BLOCK_M) * BLOCK_M
-    tiles_ptr += (tl.program_id(0) // (M // BLOCK_M)) * 8
     b = tl.program_id(1)
-    query_start = tl.load(tiles_ptr)
-    query_W = tl.load(tiles_ptr + 1)
-    query_H = tl.load(tiles_ptr + 2)
-    tile_x = tl.load(tiles_ptr + 3)
-    tile_y = tl.load(tiles_ptr + 4)
+    query_start, query_W, query_H, tile_x, tile_y = read_tile(tiles_ptr, tl.program_id(0) // (M // BLOCK_M))
     value_ptr += b.to(tl.int64) * S * (M * D) + m * D
 
     n = tl.arange(0, TILE_X * TILE_Y)

@@ -9,7 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["KEPT", "SPAN", "TILE", "Lists", "merge_tile", "ready", "work_lists"]
+from msda_core.device import load_triton
+
+triton = load_triton()
+tl = triton.language
+
+__all__ = ["KEPT", "SPAN", "TILE", "Lists", "merge_tile", "read_tile", "ready", "work_lists"]
 
 #: Queries (x, y) of one program of the forward and of `points`: 32 neighbours, whose pixels meet in L1.
 TILE = (8, 4)
@@ -35,6 +40,16 @@ class Lists(NamedTuple):
     slots: Tensor
     spans: Tensor
     queries: int
+
+
+@triton.jit
+def read_tile(tiles_ptr, n):
+    """What a kernel needs of row n of `Lists.tiles`: first query, width and height of the query level; x and y of the tile."""
+    tiles_ptr += n * 8
+    start = tl.load(tiles_ptr)
+    W = tl.load(tiles_ptr + 1)
+    H = tl.load(tiles_ptr + 2)
+    return start, W, H, tl.load(tiles_ptr + 3), tl.load(tiles_ptr + 4)
 
 
 def merge_tile(query_width: int, target_width: int) -> tuple[int, int] | None:

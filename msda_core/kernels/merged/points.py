@@ -16,6 +16,7 @@ Bytes it should move: what the plain backward does, without the reductions that 
 
 from msda_core.device import load_triton
 from msda_core.kernels.merged.left_over import add_corners, corners_unsigned
+from msda_core.kernels.merged.plan import read_tile
 from msda_core.kernels.merged.words import as_float, dots, pack
 
 triton = load_triton()
@@ -135,12 +136,7 @@ def points_16_kernel(
     tile = tl.program_id(0) // (M // 2)
     m = tl.program_id(0) % (M // 2) * 2
     b = tl.program_id(1)
-    tiles_ptr += tile * 8
-    query_start = tl.load(tiles_ptr)
-    query_W = tl.load(tiles_ptr + 1)
-    query_H = tl.load(tiles_ptr + 2)
-    tile_x = tl.load(tiles_ptr + 3)
-    tile_y = tl.load(tiles_ptr + 4)
+    query_start, query_W, query_H, tile_x, tile_y = read_tile(tiles_ptr, tile)
     words_ptr = (value_ptr + b.to(tl.int64) * S * (M * D) + m * D).to(tl.pointer_type(tl.int32))
     grad_value_ptr += b.to(tl.int64) * S * (M * D) + m * D
     grad_words_ptr = grad_out_ptr.to(tl.pointer_type(tl.int32))
@@ -224,12 +220,7 @@ def points_32_kernel(
     tile = tl.program_id(0) // M
     m = tl.program_id(0) % M
     b = tl.program_id(1)
-    tiles_ptr += tile * 8
-    query_start = tl.load(tiles_ptr)
-    query_W = tl.load(tiles_ptr + 1)
-    query_H = tl.load(tiles_ptr + 2)
-    tile_x = tl.load(tiles_ptr + 3)
-    tile_y = tl.load(tiles_ptr + 4)
+    query_start, query_W, query_H, tile_x, tile_y = read_tile(tiles_ptr, tile)
     value_ptr += b.to(tl.int64) * S * (M * D) + m * D
     grad_value_ptr += b.to(tl.int64) * S * (M * D) + m * D
     merged_ptr += (b * M + m) * SLOTS
