@@ -149,9 +149,17 @@ def call(
     outcome.reached = next(iter(_ReachedReference.notes), "")
     outcome.forbidden = next(iter(_Forbidden.notes), "")
     outcome.printed = output.text()
+    _forget(outcome.error)
     if outcome.timeout is None:
         outcome.changed = [i for i, (before, after) in enumerate(zip(args, copies)) if not _unchanged(before, after)]
     return outcome
+
+
+def _forget(error: BaseException | None) -> None:
+    """Let go of the frames of a call that raised: outcomes are kept, and some cases take gigabytes of address space."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def copy_of(thing: Any) -> Any:

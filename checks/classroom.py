@@ -170,6 +170,8 @@ def _grade_file(name: str, lab: str, path: Path, home: Path, limits: Limits) -> 
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "checks", str(int(lab)), "--json", "--file", str(path)]
+    if os.name == "posix":
+        command = [sys.executable, "-ISc", RESTRICTED, json.dumps(_resources(limits)), *command]
     with output.open("wb") as stdout:
         process = subprocess.Popen(
             command,
@@ -179,7 +181,6 @@ def _grade_file(name: str, lab: str, path: Path, home: Path, limits: Limits) -> 
             stdout=stdout,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=(lambda: _restrict(limits)) if os.name == "posix" else None,
         )
         try:
             status = process.wait(limits.seconds)
@@ -213,18 +214,24 @@ def _grade_file(name: str, lab: str, path: Path, home: Path, limits: Limits) -> 
         )
 
 
-def _restrict(limits: Limits) -> None:
-    """Runs in the child before Python starts there."""
-    import resource
+#: A program that sets limits and becomes another program. Not `preexec_fn`: that copies this process, whose threads may hold
+#: locks and whose memory may be too large to copy.
+RESTRICTED = """
+import json, os, resource, sys
+for what, amount in json.loads(sys.argv[1]).items():
+    resource.setrlimit(getattr(resource, what), (amount, amount))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
+
+def _resources(limits: Limits) -> dict[str, int]:
     megabyte = 1_000_000
-    for what, amount in (
-        (resource.RLIMIT_AS, limits.memory_mb * megabyte),
-        (resource.RLIMIT_FSIZE, limits.output_mb * megabyte),
-        (resource.RLIMIT_CPU, int(2 * limits.seconds) + 1),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        resource.setrlimit(what, (amount, amount))
+    return {
+        "RLIMIT_AS": limits.memory_mb * megabyte,
+        "RLIMIT_FSIZE": limits.output_mb * megabyte,
+        "RLIMIT_CPU": int(2 * limits.seconds) + 1,
+        "RLIMIT_CORE": 0,
+    }
 
 
 def _kill_group(process: subprocess.Popen) -> None:

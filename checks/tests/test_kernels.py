@@ -1,6 +1,7 @@
 """What the grader tells the author of a kernel, whatever the kernel does; the process outlives it."""
 
 import ast
+import gc
 import importlib
 import inspect
 import re
@@ -482,3 +483,11 @@ def test_on_a_gpu_a_kernel_is_run_there_too():
 
     assert grade("04.add_kernel", Mistake("", Spy(), "")).state == "pass"
     assert {"cpu", "cuda"} <= set(seen)
+
+
+def test_a_verdict_that_is_remembered_keeps_no_memory():
+    """The last check of lab 5 maps gigabytes: an exception's frames, or a patched function that somebody copied, held them."""
+    wasteful = next(m for m in find("05.msda_fwd_kernel").mistakes if m.only)
+    assert grade("05.msda_fwd_kernel", wasteful, seed=1).state == "fail"
+    gc.collect()
+    assert not [one for one in gc.get_objects() if type(one) is torch.Tensor and one.untyped_storage().nbytes() > 2**30]

@@ -506,6 +506,7 @@ class Emulation:
     def _interpreting(self):
         """Triton's language, its builder and its jit functions, as this launch needs them; restored on the way out."""
         load_triton()
+        import triton.experimental.gluon.language  # noqa: F401  copies what it finds in tl: not what is put there below
         import triton.language as tl
         from triton.runtime import interpreter, jit
 
