@@ -914,13 +914,19 @@ exercise(
         ),
         *(
             Mistake(
-                "when the pixel coordinate is computed in dtype as well",
+                name,
                 _wrong_location((LOST, lost)),
                 "That is how a kernel can lose even more. Here, only storing is asked about: turn back to float64 first.",
             )
-            for lost in (
-                "((x.to(dtype) * W).double() - x * W).abs()",
-                "((x.to(dtype) * W - 0.5).double() - (x * W - 0.5)).abs()",
+            for name, lost in (
+                (
+                    "when the pixel coordinate is computed in dtype, which may have no products at all",
+                    "((x.to(dtype) * W).double() - x * W).abs()",
+                ),
+                (
+                    "when half a pixel is taken away in dtype as well",
+                    "((x.to(dtype) * W - 0.5).double() - (x * W - 0.5)).abs()",
+                ),
             )
         ),
         Mistake(

@@ -652,8 +652,8 @@ def _(decoder_bytes, which_gpu):
         f"By {_whose_roof}, the decoder's call on this GPU takes at least **{_floors[4][0]:.1f} µs** in float32 "
         f"({_floors[4][1]} decides) and **{_floors[2][0]:.1f} µs** in float16 ({_floors[2][1]})."
         + (
-            "\n\nMeasured on an H200: the time of the kernel alone, median of many launches (replayed from a recording, a CUDA "
-            "graph, so that no Python runs in between):\n\n"
+            "\n\nMeasured on an H200: the time of the kernel alone, median of many launches (replayed from a "
+            "recording, a CUDA graph, so that no Python runs in between):\n\n"
             f"| | float32 | × floor | float16 | × floor |\n|---|---|---|---|---|\n{_rows}\n"
             "These were timed again and again on the same inputs, and "
             f"{decoder_bytes[4][0] / 1e6:.0f} MB fit into an L2 of {_gpu.l2 / 2**20:.0f} MB: DRAM had little to do, and its "

@@ -106,7 +106,14 @@ def verdict(page, name: str):
 
 def wait_state(page, name: str, state: str, timeout: float = 30.0) -> None:
     """Wait until a verdict shows a state."""
-    page.locator(f'[data-check="{name}"][data-state="{state}"]').wait_for(timeout=timeout * 1000)
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
+    try:
+        page.locator(f'[data-check="{name}"][data-state="{state}"]').wait_for(timeout=timeout * 1000)
+    except PlaywrightTimeout:
+        shown = [one.inner_text() for one in verdict(page, name).all()]
+        said = page.locator(".marimo-error, [data-error]").all_inner_texts()
+        raise AssertionError(f"no {state} for {name} in {timeout:g} s. It shows {shown}, with errors {said}.") from None
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
