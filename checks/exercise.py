@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from msda_core import device
+
 __all__ = ["LABS", "Draw", "Exercise", "Failed", "Mistake", "NotRun", "Property", "exercise", "find", "lab_exercises"]
 
 #: Lab number → (notebook name without .py, title). The one list of labs.
@@ -29,6 +31,9 @@ LABS = {
     "09": ("09_precision", "The precision switch"),
     "10": ("10_ship_it", "Ship it"),
 }
+
+#: Seconds more for a call on a GPU, where Triton compiles each kernel for each combination of its constants.
+COMPILING = 30.0
 
 
 class Draw:
@@ -151,6 +156,11 @@ class Exercise:
         """The name of the function or kernel to write."""
         return self.name.split(".")[1]
 
+    @property
+    def seconds(self) -> float:
+        """How long one call may take here: where kernels are not interpreted, they are compiled first."""
+        return self.limit + (COMPILING if self.guarded and not device.INTERPRETED else 0.0)
+
     def run(self, answer: Any, args: tuple) -> Any:
         """Call an answer as this exercise calls it."""
         return answer(*args) if self.invoke is None else self.invoke(answer, *args)
@@ -174,7 +184,7 @@ def exercise(name: str, **fields: Any) -> Exercise:
         invoke: invoke(answer, *args) where the answer is not simply called (a kernel and its launcher).
         forbid: torch functions the answer may not use → why.
         autograd: False switches automatic differentiation off inside the answer, and reports an attempt to use it.
-        limit: seconds one call may take.
+        limit: seconds one call may take, in the interpreter.
         guarded: run under `msda_core.machine.guard`; the answer launches kernels.
         carries: earlier exercises whose functions the answer may call, "01.to_pixels".
         stretch: an extra that does not count for the lab.

@@ -144,7 +144,9 @@ def test_ptx_and_its_twins_agree(dtype):
         pieces_kernel[(1,)](x, y, found[-1], N=N, T=T, PTX=ptx)
     assert torch.equal(found[0][:6], found[1][:6])
     scale = 3 * x.abs() * y.abs() + x**2 + y**2
-    assert ((found[0][6:] - found[1][6:]).abs() <= 2 * torch.finfo(dtype).eps * scale + 1e-7).all()
+    # four roundings against one, each of half a unit in the last place; below the smallest normal number that unit stands still
+    unit = torch.finfo(dtype).eps * (scale + torch.finfo(dtype).smallest_normal)
+    assert ((found[0][6:] - found[1][6:]).abs() <= 2.5 * unit).all()
 
 
 # --------------------------------------------------------------------------------------------------------- the operator
