@@ -106,8 +106,8 @@ def _(tile_block, tile_channels, tile_queries):
         [
             _picture,
             mo.md(
-                f"This is the last of {_programs} programs. **{_share:.0%}** of its cells are real; the hatched ones have to "
-                "read and write nothing."
+                f"This is the {f'last of {_programs} programs' if _programs > 1 else 'only program'}. **{_share:.0%}** of its "
+                "cells are real; the hatched ones have to read and write nothing."
             ),
         ]
     )
@@ -243,7 +243,7 @@ def _(guess_half, level_width):
                 _picture,
                 mo.md(
                     f"At width {level_width.value} a point moves by up to **{_worst['float16 throughout']:.3f}** pixels in float16 and "
-                    f"**{_worst['bfloat16 throughout']:.2f}** in bfloat16. Stored in float16 but computed in float32, "
+                    f"**{_worst['bfloat16 throughout']:.3f}** in bfloat16. Stored in float16 but computed in float32, "
                     f"{_worst['float16 locations, float32 arithmetic']:.3f}. So: cast first, then compute."
                 ),
             ]

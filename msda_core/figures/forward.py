@@ -126,12 +126,14 @@ def tile_of_program(Q: int, D: int, BLOCK_Q: int, program: int) -> tuple[Picture
     if D < BLOCK_D:
         axes.add_patch(Rectangle((D, 0), BLOCK_D - D, BLOCK_Q, hatch="\\\\", **style))
     first = program * BLOCK_Q
-    step = max(1, BLOCK_Q // 8)
+    down, along = max(1, BLOCK_Q // 8), max(1, BLOCK_D // 8)
     axes.set(
         xlabel="channel (lanes of BLOCK_D)",
         ylabel="query (lanes of BLOCK_Q)",
-        yticks=np.arange(0, BLOCK_Q, step) + 0.5,
-        yticklabels=[str(first + q) for q in range(0, BLOCK_Q, step)],
+        xticks=np.arange(0, BLOCK_D, along) + 0.5,
+        xticklabels=[str(d) for d in range(0, BLOCK_D, along)],
+        yticks=np.arange(0, BLOCK_Q, down) + 0.5,
+        yticklabels=[str(first + q) for q in range(0, BLOCK_Q, down)],
         xlim=(0, BLOCK_D),
         ylim=(BLOCK_Q, 0),
         title=f"program {program}: {queries} of {BLOCK_Q} queries, {D} of {BLOCK_D} channels",
@@ -183,7 +185,9 @@ def error_map(yours: Any, truth: Tensor, heads: int) -> Picture | None:
         ylabel="query",
         title=f"where it is wrong: batch item {b}" + ("; crossed out: not a number" if missing[b].any() else ""),
     )
-    axes.set_yticks(np.arange(0, Q, max(1, Q // 6)) + 0.5, [str(q) for q in range(0, Q, max(1, Q // 6))])
+    down, along = max(1, Q // 6), max(1, columns // 8)
+    axes.set_xticks(np.arange(0, columns, along) + 0.5, [str(d) for d in range(0, columns, along)])
+    axes.set_yticks(np.arange(0, Q, down) + 0.5, [str(q) for q in range(0, Q, down)])
     rows = int((finite[b] + missing[b]).gt(1e-3 * top).any(1).sum())
     return Picture(
         figure,
