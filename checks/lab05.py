@@ -342,7 +342,7 @@ def _traffic(kernel, draw: Draw, prepared) -> str:
     (trace,) = trace_calls(lambda: out.append(launch(kernel, *args, block_q=16, num_warps=4)))
     if compare.difference(out[0], truth, truth.float()):
         raise NotRun("counted once the result is right.")
-    return within_budget(machine.count(trace, lower_launch(trace.launch, TARGET)), theirs, BUDGET)
+    return within_budget(machine.count(trace, lower_launch(trace.launch, TARGET)), theirs, BUDGET, "msda_core's")
 
 
 def _wrong(*changes: tuple[str, str], **names):
@@ -434,7 +434,7 @@ exercise(
         Property("far_batch", "a batch item may begin more than 2^31 elements after the first", far_batch),
         Property(
             "traffic",
-            f"it requests at most {BUDGET:g} times the sectors that the shipped kernel requests",
+            f"it requests at most {BUDGET:g} times the sectors that msda_core's own kernel requests",
             _traffic,
             _prepare_traffic,
         ),
@@ -448,8 +448,8 @@ exercise(
         Mistake(
             "when a corner reads one channel at a time",
             _wrong(*IN_A_LOOP),
-            "A sector holds 8 channels in float32. If the lanes of a warp read one channel each of different pixels, what "
-            "happens to the other 7? Which axis of the tile should lie along memory?",
+            "A sector holds 8 channels in float32. If a load takes one channel of a pixel, what happens to the other 7? Which "
+            "axis of the tile should lie along memory?",
             only="traffic",
         ),
         Mistake(
@@ -667,7 +667,7 @@ def _score(answer) -> str:
     args = forward.example_call()
     mine = sum(report.sectors for report in profile_calls(lambda: answer(*args)))
     theirs = forward.shipped_report(TARGET).sectors
-    return f"Score: {mine:,} sectors requested, {mine / theirs:.2f} times the shipped kernel's {theirs:,}."
+    return f"Score: {mine:,} sectors requested, {mine / theirs:.2f} times msda_core's {theirs:,}."
 
 
 def _wrong_launcher(*changes: tuple[str, str], **names):
@@ -849,7 +849,7 @@ def _logits_score(kernel) -> str:
     args = (*rest, weights.log())
     mine = sum(r.sectors for r in profile_calls(lambda: launch(kernel, *args, block_q=16, num_warps=4)))
     apart = forward.shipped_report(TARGET).sectors + 2 * weights.numel() * weights.element_size() // 32
-    return f"Score: {mine:,} sectors; a softmax of its own and then the shipped kernel request {apart:,} or more."
+    return f"Score: {mine:,} sectors; a softmax of its own and then msda_core's kernel request {apart:,} or more."
 
 
 def _wrong_logits(*changes: tuple[str, str], **names):

@@ -15,12 +15,13 @@ __all__ = ["within_budget"]
 SECTOR = 32
 
 
-def within_budget(mine: Any, theirs: Any, budget: float) -> str:
+def within_budget(mine: Any, theirs: Any, budget: float, whose: str = "the reference kernel") -> str:
     """Compare the sectors two kernels request for the same call.
 
     Args:
         mine, theirs: `machine.Report` of the answer's kernel and of the reference's, whose tensors come in the same order.
         budget: how many times the reference's sectors pass.
+        whose: what the message calls the reference.
 
     Returns:
         A note: both counts.
@@ -30,7 +31,7 @@ def within_budget(mine: Any, theirs: Any, budget: float) -> str:
             in powers of the root of two.
     """
     allowed = math.floor(budget * theirs.sectors)
-    counted = f"{mine.sectors:,} sectors requested, by the reference kernel {theirs.sectors:,}"
+    counted = f"{mine.sectors:,} sectors requested, by {whose} {theirs.sectors:,}"
     if mine.sectors <= allowed:
         return f"{counted}; up to {allowed:,} pass."
     own, other = _by_tensor(mine), _by_tensor(theirs)
@@ -56,7 +57,7 @@ def within_budget(mine: Any, theirs: Any, budget: float) -> str:
 
     raise Failed(
         f"right, but wasteful: {counted}, and up to {allowed:,} pass. Most of the difference is at {where}: {asked:,} "
-        f"sectors of `{name}` are requested, and {needed:,} by the reference kernel. {spent}",
+        f"sectors of `{name}` are requested, and {needed:,} by {whose}. {spent}",
         key=("wasteful", tensor, round(2 * math.log2(max(1, asked) / max(1, needed)))),
         picture=draw,
     )
