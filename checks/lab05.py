@@ -5,6 +5,7 @@ solution's launcher launches it, and the launcher is called.
 """
 
 import re
+import traceback
 
 import torch
 from torch import Tensor
@@ -77,6 +78,9 @@ def _corners(corner, x: Tensor, y: Tensor, H: int, W: int) -> tuple[Tensor, Tens
         said = re.search("the (offset|mask) is no .*", str(error))
         if said:
             raise Failed(said[0], (said[1],)) from None
+        within = [frame.name for frame in traceback.extract_tb((error.__cause__ or error).__traceback__)]
+        if re.search("unpack|is not iterable", str(error)) and "corner" not in within:
+            raise Failed("it returns something else than three blocks: offset, weight, mask") from None
         raise
     return offset, weight
 
