@@ -172,13 +172,16 @@ class Report:
 
 
 def _rows(checks: Iterable[Check]) -> str:
-    rows = "".join(_row(check) for check in checks)
+    rows, last = "", ""
+    for check in checks:
+        rows += _row(check, "The same." if check.message == last else check.message)
+        last = check.message
     return f'<ul style="list-style:none;margin:.4em 0 0;padding:0">{rows}</ul>'
 
 
-def _row(check: Check) -> str:
+def _row(check: Check, said: str) -> str:
     glyph, word, light, dark = STATES[check.status]
-    message = f"<br><span>{_escape(_sentence(check.message))}</span>" if check.message else ""
+    message = f"<br><span>{_escape(_sentence(said))}</span>" if check.message else ""
     return (
         f'<li style="margin:.3em 0;padding-left:1.6em;text-indent:-1.6em"><span style="color:light-dark({light},{dark});'
         f'font-weight:700;display:inline-block;width:1.6em;text-indent:0" role="img" aria-label="{word.lower()}">{glyph}</span>'
