@@ -468,9 +468,9 @@ def _(lab05_file, race_dtype, race_start):
         _kernel, _whose = checks.stand_in("06.msda_fwd_fast_kernel", lambda: msda_fwd_fast_kernel)
         _config, _ = checks.stand_in("06.launch_config", lambda: launch_config)
         _picture, _origin = speed.race_picture(
-            race_dtype.value, {"lab 5": lab05.msda_forward, f"lab 6, {_whose}": speed.launcher(_kernel, _config)}
+            race_dtype.value, {"lab 5": lab05.msda_forward, "lab 6": speed.launcher(_kernel, _config)}
         )
-        _shown = mo.vstack([_picture, mo.md(_origin)])
+        _shown = mo.vstack([mo.md(f"{_origin} Lab 6 runs {_whose}."), _picture])
     _shown
     return
 
