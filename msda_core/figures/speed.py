@@ -192,7 +192,9 @@ def cuts_under_registers(dtype: str) -> tuple[Picture, float]:
         if limit == "64":
             slower = [v / times[f"F {cut} {{'ORDER': 0, 'EVICT': 0}} None"] for v, cut in zip(values, cuts)]
     axes.set_xticks(
-        range(len(cuts)), [f"{q} queries × {m} heads\n× {p} points, {w} warps" for q, m, p, w in cuts], fontsize=8
+        range(len(cuts)),
+        [f"{q} queries × {m} head{'s' * (m > 1)}\n× {p} points, {w} warps" for q, m, p, w in cuts],
+        fontsize=8,
     )
     axes.set(ylabel="µs", title=f"decoder forward, {dtype}, H200")
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
@@ -358,7 +360,7 @@ def predictions(rows: Sequence[tuple[str, float, float]], whose: str) -> Picture
     figure, axes = new_figure(9, 1.2 + 0.3 * len(rows))
     for n, (_, mine, time) in enumerate(rows):
         axes.plot([mine, time], [n, n], color=GREY, linewidth=1.2, zorder=1)
-        axes.text(max(mine, time) * 1.1, n, f"{mine / time - 1:+.0%}", va="center", fontsize=8)
+        axes.text(max(mine, time) * 1.1, n, f"{mine / time - 1:+z.0%}", va="center", fontsize=8)
     axes.scatter(
         [m for _, m, _ in rows],
         range(len(rows)),
