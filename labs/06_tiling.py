@@ -470,7 +470,7 @@ def _(lab05_file, race_dtype, race_start):
         _picture, _origin = speed.race_picture(
             race_dtype.value, {"lab 5": lab05.msda_forward, "lab 6": speed.launcher(_kernel, _config)}
         )
-        _shown = mo.vstack([mo.md(f"{_origin} Lab 6 runs {_whose}."), _picture])
+        _shown = mo.vstack([mo.md(f"{_origin} The prediction of lab 6 is of {_whose}."), _picture])
     _shown
     return
 

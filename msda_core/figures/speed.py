@@ -427,7 +427,7 @@ def shipped_times(dtype: str) -> dict[str, float]:
 
 
 def _race_bars(names: Sequence[str], predicted: dict, measured: dict, dtype: str, word: str) -> Picture:
-    figure, axes = new_figure(10, 1.6 + 0.75 * len(names))
+    figure, axes = new_figure(10, 1.3 + 0.66 * len(names))
     looks = {
         "predicted": ("white", "//"),
         "device": (BLUE, ""),
@@ -451,7 +451,7 @@ def _race_bars(names: Sequence[str], predicted: dict, measured: dict, dtype: str
     axes.set_yticks(range(len(names)), [name.replace("`", "") for name in names], fontsize=9)
     _log_axis(axes, f"µs, log scale; decoder, {dtype}", longest)
     axes.invert_yaxis()
-    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
     return Picture(figure, f"Times of the forward in {dtype}, in µs, {word} and predicted. {'; '.join(said)}.")
 
 
