@@ -76,7 +76,7 @@ def _traffic(kernel, draw: Draw, prepared) -> str:
 
 
 def _fewer_sectors(report, slow, fast) -> str:
-    within_budget(report, fast, slow.sectors / FEWER_SECTORS / fast.sectors)
+    within_budget(report, fast, slow.sectors / FEWER_SECTORS / fast.sectors, "the solution")
     return f"{report.sectors:,} sectors, lab 5's loop {slow.sectors:,}."
 
 
@@ -104,7 +104,7 @@ def _fewer_requests(report, slow, fast) -> str:
         return request and forward.lanes_and_sectors(request, f"{where.replace('`', '')}: one request")
 
     raise Failed(
-        f"right, but in small pieces: {mine:,} requests, by the reference kernel {_requests(fast):,}, and up to {allowed:,} "
+        f"right, but in small pieces: {mine:,} requests, by the solution {_requests(fast):,}, and up to {allowed:,} "
         f"pass. Most are at {where}: {worst.requests:,}, of {wide:.1f} sectors each. A request of 32 lanes, 16 bytes a lane, "
         "fetches 16.",
         key=("narrow", owner.get(worst.site), round(math.log2(mine / _requests(fast)))),
@@ -456,7 +456,7 @@ def _asked(launch_config, *call) -> dict[str, int]:
         )
     for name, number in got.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1 or number & (number - 1):
-            raise Failed(f"{said} {name} is {number!r}, expected a power of two.", ("power", name))
+            raise Failed(f"{said} {name} is {number!r}, expected an int, a power of two.", ("power", name))
     return got
 
 
@@ -711,11 +711,15 @@ def _time(answer, clock: Clock, title: str, **kernel) -> str:
             wrong.append((name, yours, *_symptom(name, yours, truth, clock, kernel)))
     if not wrong:
         return f"{title}: warm {pair[0]:.4g} and cold {pair[1]:.4g} µs, and it takes {truth['warm']:.4g} and {truth['cold']:.4g}."
-    said = "; ".join(f"{name} is {yours:.4g} µs, and {truth[name]:.4g} is right{why}" for name, yours, _, why in wrong)
+    shared = wrong[0][3] if len({why for *_, why in wrong}) == 1 else ""
+    said = "; ".join(
+        f"{name} is {yours:.4g} µs, and {truth[name]:.4g} is right{why if why != shared else ''}"
+        for name, yours, _, why in wrong
+    )
     flushed = any(span.what == "flush" for span in clock.spans)
     name, _, symptom, _ = wrong[0]  # who gets warm wrong may do anything about cold, and it is the same mistake
     more = flushed if name == "cold" else symptom == "other" and len(wrong)
-    raise Failed(f"{title}: your {said}.", (name, symptom, more))
+    raise Failed(f"{title}: your {said}{shared}.", (name, symptom, more))
 
 
 def _symptom(name: str, yours: float, truth: dict, clock: Clock, kernel: dict) -> tuple[str, str]:
@@ -737,17 +741,20 @@ def _symptom(name: str, yours: float, truth: dict, clock: Clock, kernel: dict) -
         return "flush", f". A flush takes {FLUSH:g}"
     if any(near(dispatch + extra, 0.12) for extra in (0, 1, 2)):
         return "dispatch", f". What a launch costs the host is {dispatch:.4g}"
+    held_up = f"{clock.trouble:.1%} of the launches are held up, and pull a mean with them"
+    also = f"; and {held_up}" if clock.trouble else ""
     if near(right + dispatch, 0.12) or near(right + dispatch + clock.sync, 0.12):
         return (
             "both",
-            f". A launch costs the host {dispatch:.4g}, and a wait {clock.sync:.4g}: you counted one after the other",
+            f". A launch costs the host {dispatch:.4g}, and a wait {clock.sync:.4g}"
+            + (also or ": you counted one after the other"),
         )
     if any(near(n * right, 0.02) for n in (5, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 500, 1000)):
         return "many", ". That is the time of several launches"
     if clock.idle_speed < 1 and right < yours <= 1.1 * right / clock.idle_speed:
-        return "slow", f". Coming from rest, the device runs at {clock.idle_speed:.0%} of its speed"
+        return "slow", f". Coming from rest, the device runs at {clock.idle_speed:.0%} of its speed{also}"
     if clock.trouble and right < yours:
-        return "skewed", f". {clock.trouble:.1%} of the launches are held up, and pull a mean with them"
+        return "skewed", f". {held_up}"
     return ("more" if yours > right else "less"), ""
 
 
