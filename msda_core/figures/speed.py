@@ -421,6 +421,11 @@ def race_picture(dtype: str, yours: dict[str, Callable]) -> tuple[Picture, str]:
 
 def shipped_times(dtype: str) -> dict[str, float]:
     """What the shipped forward takes on an H200, for the race's call: {"device", "cold"}, microseconds."""
+    from msda_core import race
+
+    found = race.recorded()
+    if found:
+        return found["rows"][dtype]["msda_core"]
     short = {"float32": "f32", "float16": "f16"}[dtype]
     (found,) = [one for one in timed() if one["case"] == f"time_msda_forward_{short}"]
     return {"device": found["warm_us"], "cold": found["cold_us"]}
