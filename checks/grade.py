@@ -396,7 +396,7 @@ def _unwritten(answer: Any, name: str) -> tuple[str, str]:
 
 
 def _signature(error: BaseException, exactly: bool) -> Any:
-    """What identifies an exception as the same mistake: a failure's key, a guarded access, else its type.
+    """What identifies an exception as the same mistake: a failure's key, a guarded access, else its type and what it says.
 
     Exactly: also the element at which the guard stopped the kernel, the program and the number of lanes.
     """
@@ -407,7 +407,10 @@ def _signature(error: BaseException, exactly: bool) -> Any:
     if isinstance(getattr(inner, "tensor", None), str):
         where = (inner.offset, inner.lanes, inner.program) if exactly else ()
         return (type(inner).__name__, inner.tensor, inner.kind, *where)
-    return type(inner).__name__
+    if type(inner).__module__ != "builtins":
+        return type(inner).__name__
+    # Python and torch raise the same few types for everything: what they say, numbers aside, tells what went wrong.
+    return (type(inner).__name__, re.sub(r"0x[0-9a-f]+|\d+", "#", str(inner)))
 
 
 def _crash_message(outcome: Outcome) -> str:
