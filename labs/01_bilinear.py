@@ -77,7 +77,7 @@ def _():
     first, in three small steps, and then the sum.
 
     | name | shape | what |
-    |---|---|---|
+    |:---|:---|:---|
     | `value` | (B, S, M, D) | the pixels of all levels, one level after another; S is their number |
     | `spatial_shapes` | (L, 2) | (H, W) of each level |
     | `sampling_locations` | (B, Q, M, L, K, 2) | (x, y) from 0 to 1 |

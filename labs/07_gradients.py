@@ -65,7 +65,7 @@ def _():
     the loss changes with it. We owe them the same for each of *our* inputs.
 
     | the input | how the loss changes with it | shape |
-    |---|---|---|
+    |:---|:---|:---|
     | `attention_weights` | if this sample counted a little more | (B, Q, M, L, K) |
     | `sampling_locations` | if this point moved a little | (B, Q, M, L, K, 2) |
     | `value` | if this pixel were a little brighter | (B, S, M, D) |
