@@ -126,6 +126,8 @@ def points_over_pyramid(
         ax.plot(reference[0] * W - 0.5, reference[1] * H - 0.5, "+", color="white", markersize=15, markeredgewidth=3)
         ax.plot(reference[0] * W - 0.5, reference[1] * H - 0.5, "+", color=RED, markersize=13, markeredgewidth=1.8)
         ax.set(title=f"level {level}: {H} × {W}", xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
+    figure.supxlabel("cross: the query's own place; dots: the points it reads, larger where the weight is", fontsize=9)
     L, K = weights.shape
     return Picture(
         figure,
