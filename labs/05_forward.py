@@ -121,7 +121,8 @@ def _():
 
     Four pixels lie around a point, so the same thing is done four times, with `i` and `j` 0 or 1. A kernel may call a
     helper that is also under `@triton.jit`; the compiler copies it in. This one says, for one corner of a block of points,
-    which pixel it is, what it weighs, and whether it exists.
+    which pixel it is, what it weighs, and whether it exists. New here is `tl.where(m, a, b)`: a in the lanes where m is
+    true, b in the others, whatever a is there.
 
     Locations come from a network, and networks go wrong. One day a location is not a number.
     """)
