@@ -298,7 +298,7 @@ def _():
     layout_width = mo.ui.slider(20, 200, step=20, value=100, label="width", show_value=True)
     layout_channels = mo.ui.slider(4, 64, step=4, value=32, label="D", show_value=True)
     layout_itemsize = mo.ui.dropdown({"float32": 4, "float16": 2}, value="float32", label="dtype")
-    mo.hstack([layout, layout_width, layout_channels, layout_itemsize], justify="start")
+    mo.hstack([layout, layout_width, layout_channels, layout_itemsize], justify="start", wrap=True)
     return layout, layout_channels, layout_itemsize, layout_width
 
 
@@ -513,7 +513,7 @@ def _():
         _S = _views * sum(-(-_high // _step) * -(-_wide // _step) for _step in (8, 16, 32, 64))
         _rows.append(f"| {_what} | {_S:,} | {_function(1, _S, 8, 32)[1]:,} |")
     mo.md(
-        f"What {_whose} says, for M = 8 and D = 32:\n\n| input | S | first batch size that overflows |\n|---|---|---|\n"
+        f"What {_whose} says, for M = 8 and D = 32:\n\n| input | S | first batch size that overflows |\n|:---|---:|---:|\n"
         + "\n".join(_rows)
         + "\n\nFor one image at a time the end is far away. Count every camera and every past frame as an image, and it is "
         "not: it has happened in the field (SparseDrive, pull request 133). The symptom need not be an error, since a wrapped "
