@@ -372,7 +372,7 @@ def roofline_plot(gpu: Gpu, calls: Mapping[str, tuple[tuple[int, int], int, floa
     """
     figure, axes = new_figure(8.5, 4.4)
     intensity = np.logspace(-1, 3, 200)
-    low, high = gpu.dram / 1e12 * 0.1, gpu.flops / 1e12 * 2
+    low, high = gpu.dram / 1e12 * 0.05, gpu.flops / 1e12 * 2  # below the lower roof there is room for its name
     slope = np.degrees(np.arctan2(3.6 / np.log10(high / low), 7.4 / 4))  # of the roofs, on axes of 7.4 by 3.6 inches
     for rate, colour, style, name in ((gpu.dram, BLUE, "-", "DRAM"), (gpu.l1, GREEN, "--", "all L1")):
         roof = np.minimum(intensity * rate, gpu.flops) / 1e12
