@@ -42,15 +42,25 @@ def same(one: Any, other: Any) -> bool:
 
 def _compare(yours, truth, like, axes, parts, where) -> str | None:
     if isinstance(like, (tuple, list)):
-        named = isinstance(like, list) and bool(axes) and not parts  # a list is an axis, a tuple is not
+        named = (
+            isinstance(like, list) and bool(axes) and not isinstance(axes, Mapping)
+        )  # a list is an axis, a tuple is not
         if not isinstance(yours, (tuple, list)) or (len(yours) != len(like) and not named):
             return f"{_subject(where)} {describe(yours)}, expected {len(like)} values: {describe(like)}.{_why(yours, where)}"
-        lengths = f"yours has {len(yours)} {axes[0]}s, expected {len(like)}" if len(yours) != len(like) else ""
+        lengths = ""
+        if len(yours) != len(like):
+            lengths = f"yours has {len(yours)} {axes[0]}{'s' * (len(yours) != 1)}, expected {len(like)}"
         lengths += f" at {where}" if lengths and where else ""
         for index, (y, t, k) in enumerate(zip(yours, truth, like)):
-            label = f"[{index}]" if not parts else parts.pop(0) if not isinstance(k, (tuple, list)) else ""
-            label = f"{axes[0]} {index}" if named else label
-            message = _compare(y, t, k, axes[1:] if named else axes, parts, f"{where} {label}".strip())
+            if named:
+                label = f"{axes[0]} {index}"
+            elif isinstance(k, tuple) or isinstance(k, list) and not axes:
+                label = "" if parts else f"[{index}]"
+            else:
+                label = parts.pop(0) if parts else f"[{index}]"
+            message = _compare(
+                y, t, k, axes[1:] if named else axes, parts, f"{where}{', ' if named and where else ' '}{label}".strip()
+            )
             if message:
                 return f"{lengths}. The first difference: {message}" if lengths else message
         common = ", and is right as far as both go" if len(yours) and len(like) else ""

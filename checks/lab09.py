@@ -249,6 +249,7 @@ exercise(
     guarded=True,
     limit=LIMIT,
     axes=["instruction"],
+    parts=["reductions", "returning", "loops"],
     carries=["08.msda_bwd_kernel"],
     mistakes=[
         Mistake(

@@ -85,3 +85,11 @@ def test_numpys_booleans_are_booleans():
     assert difference(np.True_, True, True) is None
     assert difference(np.False_, True, True) == "your function returned False, expected True."
     assert difference(1, True, True) == "your function returned 1, expected True."
+
+
+def test_a_part_that_is_a_list_is_named_and_so_is_the_place_in_it():
+    like = ([4, 4], [2], [8])
+    said = lambda yours: difference(yours, like, like, ["instruction"], ["reductions", "returning", "loops"])  # noqa: E731
+    assert said(([4, 4], [2], [8])) is None
+    assert said(([4, 4], [2], [4])) == "yours 4, expected 8 at loops, instruction 0."
+    assert said(([4], [2], [8])) == "yours has 1 instruction, expected 2 at reductions, and is right as far as both go."
