@@ -906,6 +906,11 @@ exercise(
             "Something has to hold the true location, and have more bits.",
         ),
         Mistake(
+            "when the rounded location is compared in its own dtype, which may have no differences at all",
+            _wrong_location((LOST, "(x.to(dtype) - x.to(dtype)).abs().double() * W")),
+            "Something has to hold the true location, and have more bits.",
+        ),
+        Mistake(
             "when the pixel coordinate is computed in dtype as well",
             _wrong_location(
                 (LOST, "((x.to(dtype).to(kind) * W).to(kind).double() - x * W).abs()"),
