@@ -196,8 +196,8 @@ def _escape(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """A capital letter at the start, unless the word is code."""
-    return text if not text or text[0] == "`" else text[0].upper() + text[1:]
+    """A capital letter at the start, unless the word is code, as `x` or a name with an underscore is."""
+    return text if not text or text[0] == "`" or "_" in text.split(" ")[0] else text[0].upper() + text[1:]
 
 
 def _indent(text: str) -> list[str]:

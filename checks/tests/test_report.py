@@ -93,3 +93,9 @@ def test_a_part_that_is_a_list_is_named_and_so_is_the_place_in_it():
     assert said(([4, 4], [2], [8])) is None
     assert said(([4, 4], [2], [4])) == "yours 4, expected 8 at loops, instruction 0."
     assert said(([4], [2], [8])) == "yours has 1 instruction, expected 2 at reductions, and is right as far as both go."
+
+
+def test_a_name_at_the_start_of_a_sentence_keeps_its_letters():
+    html = grade("10.check_inputs", lambda *args: None)._repr_html_()
+    assert ">spatial_shapes is a list<" in html
+    assert ">Value has no axis of heads<" in html
