@@ -211,9 +211,12 @@ def _home(answer: Any) -> str:
     return code.co_filename if code is not None else ""
 
 
+COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")  # parts of the function around them
+
+
 def _quote(code: types.CodeType, number: int) -> str:
     name, first = _definition(code.co_filename, number)
-    if name == code.co_name:
+    if name == code.co_name or name and code.co_name in COMPREHENSIONS:
         return quote(code.co_filename, number)
     return _place(code.co_filename, number, code.co_name, code.co_firstlineno)
 

@@ -46,6 +46,16 @@ def test_a_crash_quotes_the_learners_own_line():
     )
 
 
+def test_a_crash_in_a_comprehension_is_on_a_line_of_the_function_around_it():
+    def to_pixels(location, size):
+        half = 0.5
+        return sum(location * size / 0 for _ in range(1)) - half
+
+    state, message = state_and_message("01.to_pixels", to_pixels)
+    assert state == "crash"
+    assert message.startswith("line 3 of to_pixels: `return sum(")
+
+
 def test_a_crash_inside_a_library_still_quotes_the_learners_line():
     def bilinear_sample(image, x, y):
         return torch.stack([image, image[0]])
