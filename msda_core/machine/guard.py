@@ -165,7 +165,7 @@ def check_contiguous(launch: Launch):
             raise errors.LaunchError(
                 f"{name} of {launch.name} is not contiguous: shape {tuple(tensor.shape)}, strides {tensor.stride()}. "
                 "A kernel gets only the address of the first element and would read the rest in storage order. "
-                f"Pass {name}.contiguous(), or the strides as arguments."
+                "Pass its .contiguous(), or the strides as arguments."
             )
 
 
