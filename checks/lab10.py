@@ -122,24 +122,23 @@ def _refuses(
         except ValueError as error:
             said = str(error)
         except Exception as error:
+            said = f"{type(error).__name__}, “{error}”" if str(error) else type(error).__name__
             raise Failed(
-                f"{title}: raised {type(error).__name__}, “{error}”, expected a ValueError.",
+                f"raised {said}, expected a ValueError.",
                 key=("raised", name, type(error).__name__),
             ) from error
         else:
-            raise Failed(
-                f"{title}: the call was let through.", key=("let through", name, _lets_in_anything(answer, draw))
-            )
+            raise Failed("the call was let through.", key=("let through", name, _lets_in_anything(answer, draw)))
         blamed = next((argument for argument in wanted if said.startswith(argument)), None)
         if blamed is None:
             names = " or ".join(f"`{argument}`" for argument in wanted)
             raise Failed(
-                f"{title}: the error must begin with {names}, the argument at fault, got “{said}”.",
+                f"the error must begin with {names}, the argument at fault, got “{said}”.",
                 key=("blames", name, _lets_in(answer, draw)),
             )
         came = wanted[blamed]
         if came.replace(" ", "") not in said.replace(" ", ""):
-            raise Failed(f"{title}: the error must say what came, {came}, got “{said}”.", key=("silent", name))
+            raise Failed(f"the error must say what came, {came}, got “{said}”.", key=("silent", name))
         return f"“{said}”"
 
     return Property(name, title, check)
