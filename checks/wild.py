@@ -48,8 +48,9 @@ class Comparison:
     @property
     def sentence(self) -> str:
         word = "the same" if self.equal else "NOT the same"
+        often = "once" if self.calls == 1 else f"{self.calls} times"
         return (
-            f"{self.model}: {word} outputs and gradients as stock. Your operator ran {self.calls} times in {self.seconds:.1f} s; "
+            f"{self.model}: {word} outputs and gradients as stock. Your operator ran {often} in {self.seconds:.1f} s; "
             f"outputs differ by {self.outputs:.0e}, the gradients of {self.parameters} parameters by {self.gradients:.0e}."
         )
 
