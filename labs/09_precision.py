@@ -114,7 +114,7 @@ def _(guess_sum, how_many, what_is_added):
     def _draw():
         _picture, _errors = precision.sums_by_collisions(what_is_added.value, 2**how_many.value)
         _told = ", ".join(f"{_error:.1e} in {_name}" for _name, _error in _errors.items())
-        return mo.vstack([_picture, mo.md(f"**{2**how_many.value} additions**, measured here: the error is {_told}.")])
+        return mo.vstack([_picture, mo.md(f"**{2**how_many.value} {'addition' if how_many.value == 0 else 'additions'}**, measured here: the error is {_told}.")])
 
 
     mo.md("*The errors show here after your prediction.*") if guess_sum.value is None else _draw()

@@ -6,6 +6,7 @@ from functools import cache
 import torch
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Picture, new_figure
@@ -204,15 +205,16 @@ def two_sums(truth: Tensor, sums: Mapping[str, Tensor], counts: Tensor) -> Pictu
         truth: (H, W, D), float64; sums: name → (H, W, D); counts: (H, W).
     """
     errors = {n: (s.double() - truth).abs().amax(-1) / truth.abs().max() for n, s in sums.items()}
-    figure, axes = new_figure(10, 3.0, ncols=1 + len(errors))
+    figure, axes = new_figure(10, 2.5, ncols=1 + len(errors))
     top = max(error.max().item() for error in errors.values()) or 1e-6
     image = axes[0].imshow(counts.numpy(), cmap="Blues")
     axes[0].set_title("additions a pixel got", fontsize=10)
-    figure.colorbar(image, ax=axes[0], shrink=0.7)
+    figure.colorbar(image, ax=axes[0], shrink=0.7, ticks=MaxNLocator(5, integer=True))
     for one, (name, error) in zip(axes[1:], errors.items()):
         image = one.imshow(error.clamp_min(top / 1e3).numpy(), cmap="magma_r", norm=LogNorm(top / 1e3, top))
         one.set_title(f"summed in {name}\nerror at most {error.max().item():.1e}", fontsize=10)
-        figure.colorbar(image, ax=one, shrink=0.7)
+        bar = figure.colorbar(image, ax=one, shrink=0.7)
+    bar.set_label("of the largest gradient", fontsize=8)
     for one in axes:
         one.set(xticks=[], yticks=[])
     told = "; ".join(f"summed in {name} it is off by up to {error.max().item():.1e}" for name, error in errors.items())
@@ -268,7 +270,7 @@ def moved_points(error, W: int) -> tuple[Picture, dict[str, tuple[float, float]]
         lost = ((x.to(dtype) * width - 0.5).double() - (x * width - 0.5)).abs()
         return lost.mean().item(), lost.max().item()
 
-    figure, axes = new_figure(8, 3.0)
+    figure, axes = new_figure(8, 2.7)
     at = {}
     for name in ("bfloat16", "float16", "float32"):
         dtype, (marker, colour) = getattr(torch, name), MARKS[name]
