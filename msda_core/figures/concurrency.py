@@ -170,7 +170,10 @@ def contention_map(images: Sequence[Tensor], counts: Sequence[Tensor]) -> Pictur
         for ax in axes[:, level]:
             ax.set(xticks=[], yticks=[])
     ticks = [n * 10**e for e in range(5) for n in (1, 2, 5) if n * 10**e <= top]
-    bar = figure.colorbar(heat, ax=axes[1, :], label="points that add here", shrink=0.85, ticks=ticks, format="%d")
+    # beside both rows, so that each map stands under its image
+    bar = figure.colorbar(
+        heat, ax=axes, label="points that add here", shrink=0.42, anchor=(0, 0.12), ticks=ticks, format="%d"
+    )
     bar.minorticks_off()
     text = "; ".join(
         f"level {level}: {count.double().mean():.1f} on average, at most {count.max()}"
