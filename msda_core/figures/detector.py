@@ -161,7 +161,7 @@ def shapes_and_points(rows: list[tuple[str, Scene, Tensor, Tensor]]) -> Picture:
     Args:
         rows: (title, scene, boxes found (Q, 4), locations (Q, M, K, 2)), one for each panel.
     """
-    figure, axes = new_figure(4.2 * len(rows), 5.1, ncols=len(rows), squeeze=False)
+    figure, axes = new_figure(4.0 * len(rows), 5.2, ncols=len(rows), squeeze=False)
     said = []
     for ax, (title, (image, boxes), found, locations) in zip(axes[0], rows):
         ax.imshow(image.numpy(), cmap="gray", vmin=0, vmax=1, extent=(0, 1, 1, 0), interpolation="nearest")
