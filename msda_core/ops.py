@@ -226,7 +226,7 @@ def _levels_to_merge(value, shapes, starts, sampling_locations, attention_weight
     merged = _kernels().merged
     wish = _merging if wish is None else wish
     if wish is None:
-        wish = merged.AUTOMATIC and merged.worthwhile(value, sampling_locations)
+        wish = merged.worthwhile(value, sampling_locations)
     if not wish:
         return None
     levels = _levels_known.get(_table(shapes, starts, value.shape[1]))

@@ -13,7 +13,8 @@ The merged path takes a spatial tile of queries at a time:
 the result is that of the plain kernels, up to rounding: merging is a matter of speed, decided tile by tile on the device
 (`window`), so that locations that are all over the place cost a look at a sample and then what the plain kernel costs.
 
-What is left for the host is whether a call is of this kind at all: `suits`. `LOG.md` one folder up has the predictions.
+What is left for the host is whether a call is of this kind at all: `suits`, and `worthwhile` for one that nobody asked to
+merge. `LOG.md` one folder up has what was predicted and measured.
 """
 
 import functools
@@ -33,16 +34,17 @@ from msda_core.kernels.merged.window import merge_window_kernel
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["AUTOMATIC", "merged_backward", "merged_forward", "suits"]
-
-#: Whether a call that suits takes this path unasked. Off: not yet measured on a device in this form; see LOG.md.
-AUTOMATIC = False
+__all__ = ["merged_backward", "merged_forward", "suits", "worthwhile"]
 
 #: Rows (queries × heads × batch items) from which on a call is worth three launches.
 ENOUGH = 2**17
 
 #: Queries of a tile that `points` works on at a time, a warp each. The interpreter pays by the operation: all of them.
 AT_ONCE = TILE[0] * TILE[1] if INTERPRETED else 4
+
+#: Points of a level that the forward works on at a time. All four is 1 to 6 % faster, unless ptxas then moves every load of the
+#: kernel to its beginning, as that of Triton 3.9 does: 250 registers instead of 44.
+UNROLL = 4 if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7) else 2
 
 D, K = 32, 4  # what the kernels' layouts are made for: the models named above, and their descendants
 _16_BITS = (torch.float16, torch.bfloat16)
@@ -96,13 +98,13 @@ def _capability(device: torch.device) -> int:
 
 
 def worthwhile(value: Tensor, sampling_locations: Tensor) -> bool:
-    """Is a call that suits large enough to gain, on a GPU where the gain was seen?
+    """Is a call that suits one that gains, wherever its points lie? What is merged unasked, as measured (LOG.md).
 
-    Elsewhere than on SM 9.0 the kernels compile and are right, and nobody has timed them. Before 9.0, and on 12.0, a float32
-    window does not fit the registers (LOG.md).
+    In 16 bits a step gains 1.6 at offsets of 2 pixels, and loses 1 to 3 % where nothing can be merged. In float32 the two
+    are 1.2 and 8 %: not unasked. Elsewhere than on SM 9.0 the kernels compile and are right, and nobody has timed them.
     """
     large = value.shape[0] * sampling_locations.shape[1] * value.shape[2] >= ENOUGH
-    return large and _capability(value.device) == 90
+    return large and value.dtype in _16_BITS and _capability(value.device) == 90
 
 
 # ------------------------------------------------------------------------------------------------------------- forward
@@ -111,7 +113,8 @@ def worthwhile(value: Tensor, sampling_locations: Tensor) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _forward_plan(B: int, Q: int, S: int, M: int, L: int, itemsize: int, tiles: int) -> Plan:
     BLOCK_M = 2 if itemsize == 2 else 1  # heads whose rows fill a line of 128 bytes
-    return Plan((tiles * (M // BLOCK_M), B, 1), (Q, S, M, D, L, K, *TILE, BLOCK_M, 2), num_warps=8)
+    constants = (Q, S, M, L, K, *TILE, BLOCK_M, UNROLL, not INTERPRETED)
+    return Plan((tiles, M // BLOCK_M, B), constants, num_warps=8)
 
 
 def merged_forward(
@@ -133,7 +136,7 @@ def merged_forward(
     launch(
         forward_tile_kernel,
         _forward_plan(B, Q, S, M, L, value.element_size(), len(lists.tiles)),
-        (value.contiguous(), shapes.contiguous(), starts.contiguous(), sampling_locations.contiguous(),
+        (_aligned(value), shapes.contiguous(), starts.contiguous(), _aligned(sampling_locations),
          attention_weights.contiguous(), out, lists.tiles),
     )  # fmt: skip
     return out
@@ -162,13 +165,13 @@ def _backward_plans(
     # Three programs a multiprocessor, where tensor cores take operands from shared memory; elsewhere it would spill.
     limit = {"maxnreg": 168} if not wide and 90 <= capability < 110 else {}
     plans = (
-        Plan((merges * M, B, 1), window, num_warps=4, num_stages=1, **limit),
+        Plan((merges * M, B, 1), window, num_warps=4, num_stages=2 if wide else 1, **limit),
         Plan((spans * M, B, 1), (Q, S, M, D, L, SPAN, 32), num_warps=4),
     )
     if dtype == torch.float32:
-        return *plans, Plan((tiles * M, B, 1), (Q, S, merges, M, L, *TILE, AT_ONCE, 2), num_warps=4)
+        return *plans, Plan((tiles, M, B), (Q, S, merges, M, L, *TILE, AT_ONCE, 4), num_warps=4, maxnreg=64)
     points = (Q, S, merges, M, L, *TILE, AT_ONCE, 4, not INTERPRETED)
-    return *plans, Plan((tiles * (M // 2), B, 1), points, num_warps=4, maxnreg=80)
+    return *plans, Plan((tiles, M // 2, B), points, num_warps=4, maxnreg=128)
 
 
 def merged_backward(

@@ -14,7 +14,7 @@ from msda_core.device import load_triton
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["KEPT", "SPAN", "TILE", "Lists", "merge_tile", "read_tile", "ready", "work_lists"]
+__all__ = ["KEPT", "SPAN", "TILE", "Lists", "merge_tile", "read_tile", "ready", "tile_row", "work_lists"]
 
 #: Queries (x, y) of one program of the forward and of `points`: 32 neighbours, whose pixels meet in L1.
 TILE = (8, 4)
@@ -50,6 +50,15 @@ def read_tile(tiles_ptr, n):
     W = tl.load(tiles_ptr + 1)
     H = tl.load(tiles_ptr + 2)
     return start, W, H, tl.load(tiles_ptr + 3), tl.load(tiles_ptr + 4)
+
+
+@triton.jit
+def tile_row(n, tile_x, tile_y, query_W, query_H, first, m, M: tl.constexpr, TILE_X: tl.constexpr):
+    """Row (query, head m) of the tile's query n, moved into the level where there is none, so loads need no mask; is there?"""
+    x = tile_x + n % TILE_X
+    y = tile_y + n // TILE_X
+    q = first + tl.minimum(y, query_H - 1) * query_W + tl.minimum(x, query_W - 1)
+    return q * M + m, (x < query_W) & (y < query_H)
 
 
 def merge_tile(query_width: int, target_width: int) -> tuple[int, int] | None:

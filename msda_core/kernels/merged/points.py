@@ -16,22 +16,13 @@ Bytes it should move: what the plain backward does, without the reductions that 
 
 from msda_core.device import load_triton
 from msda_core.kernels.merged.left_over import add_corners, corners_unsigned
-from msda_core.kernels.merged.plan import read_tile
-from msda_core.kernels.merged.words import as_float, dots, pack
+from msda_core.kernels.merged.plan import read_tile, tile_row
+from msda_core.kernels.merged.words import dots, load_pair, pack, prefetch
 
 triton = load_triton()
 tl = triton.language
 
 __all__ = ["points_16_kernel", "points_32_kernel"]
-
-
-@triton.jit
-def tile_row(n, tile_x, tile_y, query_W, query_H, first, m, M: tl.constexpr, TILE_X: tl.constexpr):
-    """Row (query, head m) of the tile's query n, moved into the level where there is none, so loads need no mask; is there?"""
-    x = tile_x + n % TILE_X
-    y = tile_y + n // TILE_X
-    q = first + tl.minimum(y, query_H - 1) * query_W + tl.minimum(x, query_W - 1)
-    return q * M + m, (x < query_W) & (y < query_H)
 
 
 @triton.constexpr_function
@@ -69,17 +60,6 @@ def left_to_add(merged_ptr, slots_ptr, SLOTS, FIRST: tl.constexpr, END: tl.const
 
 
 @triton.jit
-def load_pair(ptr, offs):
-    """Element 2·offs and its neighbour, one load: the two numbers of a location, float32."""
-    T: tl.constexpr = ptr.dtype.element_ty
-    if T == tl.float32:
-        pair = tl.load(ptr.to(tl.pointer_type(tl.int64)) + offs)
-        return as_float(pair, T), as_float(pair >> 32, T)
-    pair = tl.load(ptr.to(tl.pointer_type(tl.int32)) + offs)
-    return as_float(pair, T), as_float(pair >> 16, T)
-
-
-@triton.jit
 def store_pair(ptr, offs, x, y, mask, PTX: tl.constexpr):
     """x at element 2·offs and y beside it, one store where the format is 16 bits wide."""
     T: tl.constexpr = ptr.dtype.element_ty
@@ -112,6 +92,20 @@ def load_corners(words_ptr, x, y, W, H, start, offs_c, STEP: tl.constexpr):
 
 
 @triton.jit
+def ask_for_parameters(
+    loc_ptr, attn_ptr, grad_out_ptr, i, tile_x, tile_y, query_W, query_H, first, m,
+    M: tl.constexpr, POINTS: tl.constexpr, D: tl.constexpr, TILE_X: tl.constexpr, TILE_Y: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """Locations, weights and grad_out of all queries of the tile, which the program will come to one after another."""
+    row, _ = tile_row(i % (TILE_X * TILE_Y), tile_x, tile_y, query_W, query_H, first, m, M, TILE_X)
+    what = i // (TILE_X * TILE_Y)
+    loc = (loc_ptr + row * (2 * POINTS)).to(tl.int64)
+    attn = (attn_ptr + row * POINTS).to(tl.int64)
+    grad_out = (grad_out_ptr + row * D).to(tl.int64)
+    prefetch(tl.where(what == 0, loc, tl.where(what == 1, attn, grad_out)), (what < 3).to(tl.int32), PTX)
+
+
+@triton.jit
 def points_16_kernel(
     value_ptr, shapes_ptr, starts_ptr, loc_ptr, attn_ptr, grad_out_ptr,
     grad_value_ptr, grad_loc_ptr, grad_attn_ptr, merged_ptr, tiles_ptr, slots_ptr,
@@ -133,9 +127,11 @@ def points_16_kernel(
     N: tl.constexpr = 32 * AT_ONCE
     HALF: tl.constexpr = D // 2  # words of a row
     T: tl.constexpr = value_ptr.dtype.element_ty
-    tile = tl.program_id(0) // (M // 2)
-    m = tl.program_id(0) % (M // 2) * 2
-    b = tl.program_id(1)
+    tile = tl.program_id(
+        0
+    )  # heads after tiles: of value and grad_value, one pair's part is at work at a time, and stays in L2
+    m = tl.program_id(1) * 2
+    b = tl.program_id(2)
     query_start, query_W, query_H, tile_x, tile_y = read_tile(tiles_ptr, tile)
     words_ptr = (value_ptr + b.to(tl.int64) * S * (M * D) + m * D).to(tl.pointer_type(tl.int32))
     grad_value_ptr += b.to(tl.int64) * S * (M * D) + m * D
@@ -150,6 +146,9 @@ def points_16_kernel(
     # the others of the other, and half of the lanes, those whose chunk has the parity of their head, find what they need.
     grad_head = (i // 8) % 2 if PTX else head
     words = tl.arange(0, 4)[None, :]
+    ask_for_parameters(
+        loc_ptr, attn_ptr, grad_out_ptr, i, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, L * K, D, TILE_X, TILE_Y, PTX
+    )  # fmt: skip
     for first in tl.static_range(0, L, TOGETHER):
         Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, end_of_group(first, TOGETHER, L))
         to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, end_of_group(first, TOGETHER, L), 2)
@@ -217,9 +216,9 @@ def points_32_kernel(
     """
     D: tl.constexpr = 32
     K: tl.constexpr = 4
-    tile = tl.program_id(0) // M
-    m = tl.program_id(0) % M
-    b = tl.program_id(1)
+    tile = tl.program_id(0)
+    m = tl.program_id(1)
+    b = tl.program_id(2)
     query_start, query_W, query_H, tile_x, tile_y = read_tile(tiles_ptr, tile)
     value_ptr += b.to(tl.int64) * S * (M * D) + m * D
     grad_value_ptr += b.to(tl.int64) * S * (M * D) + m * D
@@ -240,8 +239,7 @@ def points_32_kernel(
                 H = Hs[u]
                 offs = row * (L * K) + (first + u) * K + point
                 a = tl.load(attn_ptr + offs).to(tl.float32)
-                x = tl.load(loc_ptr + 2 * offs).to(tl.float32)
-                y = tl.load(loc_ptr + 2 * offs + 1).to(tl.float32)
+                x, y = load_pair(loc_ptr, offs)
                 x0, y0, fx, fy, left, right, top, bottom = corners_unsigned(x * W - 0.5, y * H - 0.5, W, H)
                 offs_00 = ((starts[u] + y0 * W + x0) * (M * D))[:, None] + offs_d
                 offs_10 = offs_00 + W * (M * D)

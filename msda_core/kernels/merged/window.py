@@ -38,6 +38,7 @@ COLUMNS = tl.constexpr(16)  # of a window
 GROUPS = tl.constexpr(3)  # of four rows, each an accumulator of 64 pixels
 ROWS = tl.constexpr(12)
 NOWHERE = tl.constexpr(-99)  # a row that no window has
+SAMPLE_X = tl.constexpr(8)  # of the sample's 8 × 4 queries
 FAR = tl.constexpr(48)  # pixels; for the mean, what lies further away counts as this far
 
 
@@ -83,23 +84,23 @@ def displacement(x, y, W, H, centre_x, centre_y):
 
 
 @triton.jit
-def place_window(xs, ys, mask, W, H, centre_x, centre_y):
+def place_window(xs, ys, W, H, centre_x, centre_y):
     """The window around a sample of points, and whether half of them lie in it.
 
     Args:
-        xs, ys: four [N] each, N ≤ 128; mask: [N], which queries exist; centre_x, centre_y: a pixel near them, int32.
+        xs, ys: four [N] each, N ≤ 128; centre_x, centre_y: a pixel near them, int32.
 
     Returns:
         Pixel coordinates of the window's first column and row, at most one outside the image; worth: 1 or 0.
     """
-    N: tl.constexpr = mask.shape[0]
+    N: tl.constexpr = xs[0].shape[0]
     tl.static_assert(4 * N * 2 * FAR < 65536)
     at = ()
     total = tl.zeros([N], tl.int32)
     for k in tl.static_range(4):
         at = at + (displacement(xs[k], ys[k], W, H, centre_x, centre_y),)
         total += at[k]
-    total = tl.sum(tl.where(mask, total, 4 * FAR * 65537), 0)  # a query that does not exist stands in the centre
+    total = tl.sum(total, 0)
     mean_x = tl.floor((total & 0xFFFF).to(tl.float32) * (1.0 / (4 * N)) - (FAR - 0.5)).to(tl.int32)
     mean_y = tl.floor((total >> 16).to(tl.float32) * (1.0 / (4 * N)) - (FAR - 0.5)).to(tl.int32)
     window_x = tl.maximum(tl.minimum(centre_x + mean_x - (COLUMNS - 1) // 2, W - (COLUMNS - 1)), -1)
@@ -111,7 +112,7 @@ def place_window(xs, ys, mask, W, H, centre_x, centre_y):
         row = (at[k] >> 16) - FAR + centre_y - window_y
         inside = (column >= 0) & (column < COLUMNS - 1) & (row >= 0) & (row < ROWS - 1)
         votes += inside.to(tl.int32)
-    worth = (tl.sum(tl.where(mask, votes, 0), 0) >= 0).to(tl.int32)
+    worth = (tl.sum(votes, 0) >= 0).to(tl.int32)
     return window_x, window_y, worth
 
 
@@ -298,19 +299,19 @@ def merge_window_kernel(
     grad_value_ptr += b.to(tl.int64) * S * (M * D) + m * D
     flags_ptr += ((b * L + level) * M + m) * Q
 
-    # A sample of the tile's queries, as many as a chunk has, spread over all of it.
-    chunk_x = tl.arange(0, N) % CHUNK_X
-    chunk_y = tl.arange(0, N) // CHUNK_X
-    x = tile_x + chunk_x * tile_W // CHUNK_X
-    y = tile_y + chunk_y * tile_H // CHUNK_Y
-    mask = (x < query_W) & (y < query_H)
+    # A sample of the tile's queries, spread over all of it. 32, so that every warp sums up for itself and none waits for another.
+    sample = tl.arange(0, 32)
+    x = tile_x + (2 * (sample % SAMPLE_X) + 1) * tl.minimum(tile_W, query_W - tile_x) // (2 * SAMPLE_X)
+    y = tile_y + (2 * (sample // SAMPLE_X) + 1) * tl.minimum(tile_H, query_H - tile_y) // (64 // SAMPLE_X)
     row = (b * Q + query_start + y * query_W + x) * M + m
-    xs, ys = xs_and_ys(load_four(loc_ptr, (row * L + level) * 8, mask, 8))
+    xs, ys = xs_and_ys(load_four(loc_ptr, (row * L + level) * 8, sample >= 0, 8))
     centre_x = (tile_x + tile_W // 2) * W // query_W
     centre_y = (tile_y + tile_H // 2) * H // query_H
-    window_x, window_y, worth = place_window(xs, ys, mask, W, H, centre_x, centre_y)
+    window_x, window_y, worth = place_window(xs, ys, W, H, centre_x, centre_y)
 
     # Chunk by chunk; no chunk at all, where it is not worth it.
+    chunk_x = tl.arange(0, N) % CHUNK_X
+    chunk_y = tl.arange(0, N) // CHUNK_X
     chunks_x = tl.minimum(tile_W // CHUNK_X, tl.cdiv(query_W - tile_x, CHUNK_X))
     chunks_y = tl.minimum(tile_H // CHUNK_Y, tl.cdiv(query_H - tile_y, CHUNK_Y))
     end = tile_y + chunks_y * CHUNK_Y

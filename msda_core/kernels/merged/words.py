@@ -13,7 +13,18 @@ from msda_core.device import load_triton
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["as_float", "dots", "pack", "split", "sum_of_products", "unpack", "weighted_rows"]
+__all__ = [
+    "as_float",
+    "dots",
+    "load_pair",
+    "numbers",
+    "pack",
+    "prefetch",
+    "split",
+    "sum_of_products",
+    "unpack",
+    "weighted_rows",
+]
 
 
 # ------------------------------------------------------------------------------------------------------------ a word
@@ -58,6 +69,38 @@ def unpack(word, T: tl.constexpr, PTX: tl.constexpr):
         )
     else:
         return word.to(tl.int16).to(T, bitcast=True), (word >> 16).to(tl.int16).to(T, bitcast=True)
+
+
+@triton.jit
+def numbers(word, T: tl.constexpr, PTX: tl.constexpr):
+    """The lower and the upper half of a word, in float32. A bfloat16 is the upper half of a float32: one instruction for
+    each, where Triton's own way to the upper one takes two."""
+    if T == tl.bfloat16:
+        return (word << 16).to(tl.float32, bitcast=True), (word & -65536).to(tl.float32, bitcast=True)
+    else:
+        low, high = unpack(word, T, PTX)
+        return low.to(tl.float32), high.to(tl.float32)
+
+
+@triton.jit
+def load_pair(ptr, offs):
+    """Element 2·offs and its neighbour, one load: the two numbers of a location, float32."""
+    T: tl.constexpr = ptr.dtype.element_ty
+    if T == tl.float32:
+        pair = tl.load(ptr.to(tl.pointer_type(tl.int64)) + offs)
+        return as_float(pair, T), as_float(pair >> 32, T)
+    pair = tl.load(ptr.to(tl.pointer_type(tl.int32)) + offs)
+    return as_float(pair, T), as_float(pair >> 16, T)
+
+
+PREFETCH = tl.constexpr("{.reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0;}")
+
+
+@triton.jit
+def prefetch(address, mask, PTX: tl.constexpr):
+    """Ask for the line at each address, int64, where mask is not 0: on its way into L2 while other work goes on. Changes nothing."""
+    if PTX:
+        tl.inline_asm_elementwise(PREFETCH, "=r,l,r", [address, mask], dtype=tl.int32, is_pure=False, pack=1)
 
 
 # ----------------------------------------------------------------------------------------------------------- weights
