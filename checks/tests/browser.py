@@ -129,8 +129,15 @@ def cell_of(page, function: str) -> str:
     return page.locator(f'[data-cell-name="*{function}"]').first.get_attribute("data-cell-id")
 
 
+def wait_idle(page, timeout: float = 120.0) -> None:
+    """Wait until no cell runs or is about to."""
+    idle = "() => !document.querySelector('[data-status=running], [data-status=queued]')"
+    page.wait_for_function(idle, timeout=timeout * 1000)
+
+
 def type_answer(page, cell: str, source: str) -> None:
     """Replace a cell's text and run it, as a learner would."""
+    wait_idle(page)  # marimo's editor can lose what is typed while figures above it are still being drawn
     editor = page.locator(f'[data-cell-id="{cell}"] .cm-content').first
     editor.scroll_into_view_if_needed()
     editor.focus()  # a click could miss: verdicts above that are still growing push the cell away

@@ -110,7 +110,7 @@ def test_a_lab_is_solved_cell_by_cell(lab, monkeypatch):
                 browser.wait_state(page, exercise.name, "pass", timeout=300)
                 counted = len([one for one in lab_exercises(lab)[: done + 1] if not one.stretch])
                 page.locator(f"[data-closing='{lab}'][data-passed='{counted}']").wait_for(timeout=120_000)
-            page.wait_for_function("() => !document.querySelector('[data-status=running], [data-status=queued]')")
+            browser.wait_idle(page)
             assert not errors(page)
             assert page.evaluate("() => [...document.images].filter(i => !i.naturalWidth).length") == 0
             assert page.locator("img[alt]").count() >= 2

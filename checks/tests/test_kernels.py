@@ -21,6 +21,9 @@ from msda_core.device import tl, triton
 from solutions import lab04
 
 pytestmark = pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: {device.NO_TRITON}")
+interpreted = pytest.mark.skipif(
+    not device.INTERPRETED, reason="not run: it is about the interpreter, and on a GPU the compiler speaks first"
+)
 
 KERNELS = [e for e in lab_exercises("04") if e.guarded]
 LOAD_X, STORE = "x = tl.load(x_ptr + offs, mask=mask)", "tl.store(out_ptr + offs, x + y, mask=mask)"
@@ -182,6 +185,7 @@ def test_two_ways_past_the_same_tensor_are_told_apart():
 # --- what the interpreter lets through --------------------------------------------------------------------------------
 
 
+@interpreted
 @pytest.mark.parametrize(
     "change",
     [
@@ -221,6 +225,7 @@ def test_no_compiler_is_not_run_and_no_failure(monkeypatch):
 # --- Python where Triton is meant -------------------------------------------------------------------------------------
 
 
+@interpreted
 @pytest.mark.parametrize(
     ("function", "change", "says"),
     [
@@ -314,6 +319,7 @@ def test_recursion():
     assert got.state == "fail" and "line 3 of again: `return again(x) + 1` calls again" in got.worst.message
 
 
+@interpreted
 def test_an_endless_loop_ends(monkeypatch):
     monkeypatch.setitem(exercises._REGISTRY, "04.add_kernel", replace(find("04.add_kernel"), limit=0.5))
     got = report(endless_kernel)

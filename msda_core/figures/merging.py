@@ -9,7 +9,6 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from msda_core.bench import encoder_locations
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, RED, Picture, new_figure
-from msda_core.kernels.merged.plan import work_lists
 
 __all__ = ["COMMAND", "DATA", "crossing", "crossing_of", "shares", "shares_of", "shares_picture"]
 
@@ -125,6 +124,8 @@ def shares(
 
 def shares_of(loc: torch.Tensor, levels: tuple[tuple[int, int], ...]) -> tuple[dict[str, float], tuple[int, ...]]:
     """`shares` of given locations (Q, L, 4, 2) of one batch item and head."""
+    from msda_core.kernels.merged.plan import work_lists  # which needs Triton, as the timed figure does not
+
     merges = work_lists(levels, torch.device("cpu")).merges.tolist()
     counts, status = {"merged": 0, "left over": 0, "plain": 0}, [0] * len(merges)
     sample = torch.arange(32)
