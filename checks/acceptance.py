@@ -64,6 +64,7 @@ class Certificate:
     device: str = field(default_factory=device.describe)
 
     def count(self, status: str) -> int:
+        """How many tests ended so."""
         return sum(row.status == status for row in self.rows)
 
     @property
@@ -75,6 +76,7 @@ class Certificate:
 
     @property
     def summary(self) -> str:
+        """The result in a sentence or two."""
         tests = f"{self.count('pass')} passed, {self.count('fail')} failed, {self.count('not_run')} not run"
         if self.state == "issued":
             return f"On {self.device}: {tests}. Every kernel that ran is the learner's own."
@@ -83,6 +85,7 @@ class Certificate:
         return f"No certificate: {len(self.stood_in)} of {len(self.theirs) + len(self.stood_in)} pieces are not yours yet. Nothing was tested."
 
     def json(self) -> dict[str, Any]:
+        """The certificate as plain data, with a version."""
         return {
             "version": 1,
             "state": self.state,
@@ -95,6 +98,7 @@ class Certificate:
         }
 
     def text(self) -> str:
+        """The certificate as lines for a terminal."""
         lines = [self.summary]
         lines += [f"  yours      {name}" for name in self.theirs]
         lines += [f"  NOT YOURS  {name}: {why}" for name, why in self.stood_in.items()]

@@ -91,6 +91,7 @@ def _defines(line: str, name: str) -> bool:
 
 
 def is_exercise(lab: str, name: str) -> bool:
+    """Is there an exercise of this lab and name?"""
     try:
         find(f"{lab}.{name}")
     except ValueError:

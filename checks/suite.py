@@ -25,6 +25,7 @@ TESTS = {}
 
 
 def test(function):
+    """Enter a function into the suite, under its own name."""
     TESTS[function.__name__] = function
     return function
 

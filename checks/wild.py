@@ -43,10 +43,12 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
+        """Did the operator run, with outputs within 1e-4 of stock's and gradients within 1e-3?"""
         return self.calls > 0 and self.outputs < 1e-4 and self.gradients < 1e-3
 
     @property
     def sentence(self) -> str:
+        """What was compared, in words."""
         word = "the same" if self.equal else "NOT the same"
         often = "once" if self.calls == 1 else f"{self.calls} times"
         return (

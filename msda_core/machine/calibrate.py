@@ -136,6 +136,7 @@ def restore_launch(record: dict[str, Any], inputs: dict[str, torch.Tensor]) -> L
 
 
 def trace_launch(launch: Launch, every: int = 1) -> Trace:
+    """Interpret a launch, every program or every n-th, and note what it does to memory."""
     emulation = Emulation(launch)
     recorder = emulation.observer = Recorder(emulation)
     emulation.run(every)
@@ -363,6 +364,7 @@ def measure_times() -> tuple[list[dict[str, Any]], float]:
 
 
 def describe_machine(command: str) -> dict[str, Any]:
+    """What measured counters depend on: GPU, driver, versions, and the command."""
     version = subprocess.run(["ncu", "--version"], capture_output=True, text=True).stdout
     return {
         "gpu": torch.cuda.get_device_name(),

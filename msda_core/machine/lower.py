@@ -475,6 +475,7 @@ class Worker:
             raise errors.NoCompiler(f"The compiler gave no answer within {timeout:.0f} s.") from None
 
     def hello(self) -> dict:
+        """What the process said of itself when it had started: its Triton. Raises NoCompiler if it could not."""
         if self._hello is None:
             self._hello = self._next(TIMEOUT) or {"error": "its process ended at once"}
             if "error" in self._hello:
@@ -487,13 +488,16 @@ class Worker:
 
     @property
     def version(self) -> str:
+        """The version of its Triton."""
         return self.hello()["triton"]
 
     @property
     def alive(self) -> bool:
+        """Does the process still run?"""
         return self.process.poll() is None
 
     def ask(self, request: dict) -> dict:
+        """Send a request, and wait for the answer to it."""
         with self._lock:
             self.hello()
             data = json.dumps(request).encode()
@@ -509,6 +513,7 @@ class Worker:
             return answer
 
     def close(self):
+        """End the process."""
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         with contextlib.suppress(ProcessLookupError):

@@ -79,6 +79,7 @@ class Event:
 
     @property
     def lineno(self) -> int:
+        """The kernel's line that did it."""
         return self.site.lineno
 
     @property
@@ -119,6 +120,7 @@ class Trace:
 
     @property
     def programs(self) -> int:
+        """Programs in the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     def where(self, kind: str | None = None, lineno: int | None = None) -> Iterator[Event]:
@@ -160,6 +162,7 @@ class Recorder:
         )
 
     def finish(self) -> Trace:
+        """The trace, complete with what the launch was given."""
         for a in self.emulation.arguments:
             self.trace.tensors[a.name] = TensorInfo(
                 a.name,

@@ -49,12 +49,14 @@ def main():
 
 
 def send(stream, message):
+    """Write a message: its length, eight bytes, and JSON."""
     data = json.dumps(message).encode()
     stream.write(len(data).to_bytes(8, "little") + data)
     stream.flush()
 
 
 def receive(stream):
+    """Read a message, or None at the end of the stream."""
     head = stream.read(8)
     return json.loads(stream.read(int.from_bytes(head, "little"))) if len(head) == 8 else None
 
@@ -86,6 +88,7 @@ class Builder:
             linecache.cache[file] = (sum(map(len, text)), None, text, file)
 
     def function(self, index):
+        """Function number `index` of the request, compiled from its source, with the functions that it calls."""
         if index not in self.built:
             import triton
 
@@ -107,6 +110,7 @@ class Builder:
         return self.built[index]
 
     def value(self, encoded):
+        """A constant of the kernel's, decoded."""
         import triton.language as tl
 
         if not isinstance(encoded, dict):
@@ -147,6 +151,7 @@ def paths(value):
 
 
 def compile_kernel(request):
+    """Compile what the request describes, and answer with its assembly."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
