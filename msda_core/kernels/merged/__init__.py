@@ -157,15 +157,16 @@ def _backward_plans(
     counts: tuple[int, int, int],
     capability: int,
 ) -> tuple[Plan, Plan, Plan]:
-    """Grids, constants and warps of `window`, `left_over` and `points`; those of the prototype that was measured, see LOG.md."""
+    """Grids, constants and warps of `window`, `left_over` and `points`, as measured (LOG.md)."""
     merges, spans, tiles = counts
     wide = accumulator == torch.float32
     # float16 sums of a window that overflow: leave it to the plain additions, which may not
     window = (Q, S, merges, M, D, L, 2 if wide else 1, 16, 8, torch.finfo(accumulator).max, not INTERPRETED)
     # Three programs a multiprocessor, where tensor cores take operands from shared memory; elsewhere it would spill.
     limit = {"maxnreg": 168} if not wide and 90 <= capability < 110 else {}
+    stages = 2 if wide and capability == 90 else 1  # 5 % there; on 10.0 it spills
     plans = (
-        Plan((merges * M, B, 1), window, num_warps=4, num_stages=2 if wide else 1, **limit),
+        Plan((merges * M, B, 1), window, num_warps=4, num_stages=stages, **limit),
         Plan((spans * M, B, 1), (Q, S, M, D, L, SPAN, 32), num_warps=4),
     )
     if dtype == torch.float32:
