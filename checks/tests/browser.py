@@ -135,14 +135,20 @@ def wait_idle(page, timeout: float = 120.0) -> None:
     page.wait_for_function(idle, timeout=timeout * 1000)
 
 
+PASTE = """(editor, text) => {
+    const clipboardData = new DataTransfer();
+    clipboardData.setData("text/plain", text);
+    editor.dispatchEvent(new ClipboardEvent("paste", {clipboardData, bubbles: true, cancelable: true}));
+}"""
+
+
 def type_answer(page, cell: str, source: str) -> None:
-    """Replace a cell's text and run it, as a learner would."""
+    """Replace a cell's text and run it, as a learner would who pastes it: typed in, a kernel takes the editor two seconds."""
     wait_idle(page)  # marimo's editor can lose what is typed while figures above it are still being drawn
     editor = page.locator(f'[data-cell-id="{cell}"] .cm-content').first
-    editor.scroll_into_view_if_needed()
     editor.focus()  # a click could miss: verdicts above that are still growing push the cell away
     page.keyboard.press("Control+a")
-    page.keyboard.insert_text(source)
+    editor.evaluate(PASTE, source)
     page.keyboard.press("Control+Enter")
 
 
