@@ -96,7 +96,11 @@ def ask_for_parameters(
     loc_ptr, attn_ptr, grad_out_ptr, i, tile_x, tile_y, query_W, query_H, first, m,
     M: tl.constexpr, POINTS: tl.constexpr, D: tl.constexpr, TILE_X: tl.constexpr, TILE_Y: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
-    """Locations, weights and grad_out of all queries of the tile, which the program will come to one after another."""
+    """Locations, weights and grad_out of all queries of the tile, which the program will come to one after another.
+
+    Element i of the block, from 0 on, asks for one line: of location, weights and grad_out there are as many as queries.
+    """
+    tl.static_assert(i.shape[0] >= 3 * TILE_X * TILE_Y)
     row, _ = tile_row(i % (TILE_X * TILE_Y), tile_x, tile_y, query_W, query_H, first, m, M, TILE_X)
     what = i // (TILE_X * TILE_Y)
     loc = (loc_ptr + row * (2 * POINTS)).to(tl.int64)
@@ -127,9 +131,8 @@ def points_16_kernel(
     N: tl.constexpr = 32 * AT_ONCE
     HALF: tl.constexpr = D // 2  # words of a row
     T: tl.constexpr = value_ptr.dtype.element_ty
-    tile = tl.program_id(
-        0
-    )  # heads after tiles: of value and grad_value, one pair's part is at work at a time, and stays in L2
+    # Heads after tiles: of value and grad_value, one pair's part is at work at a time, and stays in L2.
+    tile = tl.program_id(0)
     m = tl.program_id(1) * 2
     b = tl.program_id(2)
     query_start, query_W, query_H, tile_x, tile_y = read_tile(tiles_ptr, tile)
