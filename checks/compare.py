@@ -42,9 +42,8 @@ def same(one: Any, other: Any) -> bool:
 
 def _compare(yours, truth, like, axes, parts, where) -> str | None:
     if isinstance(like, (tuple, list)):
-        named = (
-            isinstance(like, list) and bool(axes) and not isinstance(axes, Mapping)
-        )  # a list is an axis, a tuple is not
+        # a list is an axis, a tuple is not
+        named = isinstance(like, list) and bool(axes) and not isinstance(axes, Mapping)
         if not isinstance(yours, (tuple, list)) or (len(yours) != len(like) and not named):
             return f"{_subject(where)} {describe(yours)}, expected {len(like)} values: {describe(like)}.{_why(yours, where)}"
         lengths = ""
