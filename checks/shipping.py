@@ -3,7 +3,7 @@
 Everything that runs the learner's operator asks first whether it passes its checks; until then there is a sentence.
 """
 
-import importlib.util
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from checks import acceptance, export, wild
 from checks.exercise import NotRun
 from checks.grade import latest
 from checks.lab10 import LEVELS, additions
-from msda_core import device
+from msda_core import bench, device
 from msda_core.figures import detector
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, Picture, new_figure
 
@@ -314,40 +314,37 @@ def race_in_notebook(check_inputs: Callable, function: type):
 
 # ------------------------------------------------------------------------------------------------------- open ground
 
-#: Encoder backward on one H200 (torch 2.11, Triton 3.6), µs: M=8, D=32, L=K=4, B=2, Q=22,223, zero-fill not counted.
-ENCODER_BACKWARD = {
-    "public": {"fp32": 1005, "fp16": 747},
-    "plain": {"fp32": 818, "fp16": 541},
-    "merged": {"fp32": 679, "fp16": 321},
-}
-#: Decoder backward there, B=4, Q=300.
-DECODER_BACKWARD = {"public": {"fp32": 49.6, "fp16": 28.7}, "ours": {"fp32": 46.6, "fp16": 24.4}}
+#: What `python -m msda_core.bench` wrote on an H200.
+RECORDED = Path(bench.__file__).parent / "data"
+
+
+def backward_times(file: str, preset: str, dtype: str) -> dict[str, float]:
+    """Recorded µs of the backward's kernels on an H200, zero-fill not counted: ours by name, and the fastest "public" one."""
+    rows = json.loads((RECORDED / file).read_text(encoding="utf-8"))["rows"]
+    times = {r["operator"]: r["bwd_kernels"] for r in rows if (r["preset"], r["dtype"]) == (preset, dtype)}
+    ours = {name: time for name, time in times.items() if name in bench.OURS}
+    return ours | {"public": min(time for name, time in times.items() if name not in bench.OURS)}
 
 
 def open_ground() -> str:
     """Three things the learner's operator does not do, each with a measured figure to beat."""
-    e, d = ENCODER_BACKWARD, DECODER_BACKWARD
-    shipped = importlib.util.find_spec("msda_core.kernels.merged") is not None
-    where = (
-        "`msda_core/kernels/merged` does it."
-        if shipped
-        else "Measured on a sketch of ours; `msda_core` ships the plain form."
-    )
+    e16, e32 = (backward_times("bench_h200_encoder.json", "encoder", dtype) for dtype in ("fp16", "fp32"))
+    d16, d32 = (backward_times("bench_h200.json", "decoder", dtype) for dtype in ("fp16", "fp32"))
     return f"""
 **Neighbours merged before the atomics.** In an encoder every pixel is a query, and neighbours look at the same pixels: on
 average each is added to 64 times. A program that owns a tile of queries can collect a window of the gradient first and add
-each of its pixels once. To beat: {e["merged"]["fp16"]} µs in float16, {e["merged"]["fp32"]} in float32, where the same
-kernel without merging takes {e["plain"]["fp16"]} and {e["plain"]["fp32"]}, and the best public one {e["public"]["fp16"]}
-and {e["public"]["fp32"]} (an H200, encoder backward). {where}
+each of its pixels once. To beat: {e16["merged"]:.0f} µs in float16, {e32["merged"]:.0f} in float32, where the same sum without
+merging takes {e16["plain"]:.0f} and {e32["plain"]:.0f}, and the best public kernel {e16["public"]:.0f} and {e32["public"]:.0f}
+(an H200, encoder backward). `msda_core/kernels/merged` does it.
 
 **The same bits every time.** Atomics add in any order, so two runs differ in the last digits. Sort the contributions by
 pixel, or add whole numbers: fixed point has no order. `msda_core` does the latter under `deterministic=True`, with twice
-the memory of a float32 gradient. To beat: {e["plain"]["fp32"]} µs, which the one in any order takes.
+the memory of a float32 gradient. To beat: {e32["plain"]:.0f} µs, which the one in any order takes.
 
 **Ragged points.** Every query has K points on every level here, useful or not. With a list of points for each query, a
 kernel would skip those whose weight is next to nothing, and a small object could have more than a wall. To beat, with
-sixteen points for everybody: {d["ours"]["fp16"]} µs in float16 and {d["ours"]["fp32"]} in float32, the best public one
-{d["public"]["fp16"]} and {d["public"]["fp32"]} (decoder backward).
+sixteen points for everybody: {d16["msda_core"]:.1f} µs in float16 and {d32["msda_core"]:.1f} in float32, the best public one
+{d16["public"]:.1f} and {d32["public"]:.1f} (decoder backward).
 """
 
 

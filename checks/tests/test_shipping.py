@@ -1,6 +1,7 @@
 """The acceptance suite, its certificate and the export: nothing passes that is not the learner's, and what passes leaves."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from checks import acceptance, export, suite, wild
+from checks import acceptance, export, shipping, suite, wild
 from checks.carry import solution_module
 from checks.exercise import LABS
 from checks.tests.conftest import WRITTEN, blank_text, solved_text
@@ -179,3 +180,17 @@ def test_without_transformers_nothing_is_passed(monkeypatch):
     monkeypatch.setattr(wild.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(acceptance.NotRun, match="transformers"):
         wild.compare_model("RT-DETR", multi_scale_deformable_attention)
+
+
+def test_figures_to_beat_are_those_recorded(monkeypatch, tmp_path):
+    rows = [("encoder", "plain", 900.0), ("encoder", "merged", 300.0), ("decoder", "msda_core", 20.0)]
+    rows += [("encoder", "slow peer", 1e4), ("encoder", "peer", 1234.0), ("decoder", "peer", 30.0)]
+    data = [
+        {"preset": p, "dtype": dtype, "operator": o, "bwd_kernels": t} for p, o, t in rows for dtype in ("fp16", "fp32")
+    ]
+    for name in ("bench_h200.json", "bench_h200_encoder.json"):
+        (tmp_path / name).write_text(json.dumps({"rows": data}))
+    recorded = shipping.open_ground()
+    monkeypatch.setattr(shipping, "RECORDED", tmp_path)
+    changed = shipping.open_ground()
+    assert recorded != changed and "300 µs in float16" in changed and "900 and 900" in changed and "1234" in changed
