@@ -109,7 +109,8 @@ class _Run:
 
     def __init__(self, exercise: Exercise, answer: Any, seed: int, progress: bool):
         self.exercise, self.seed = exercise, seed
-        self.watched = not isinstance(answer, Mistake)
+        self.mistake = answer if isinstance(answer, Mistake) else None
+        self.watched = self.mistake is None
         self.answer = answer if self.watched else answer.answer
         self.printed = ""
         self.outcomes: list[tuple[Callable, int, Outcome]] = []  # in order, for recognising mistakes
@@ -198,9 +199,10 @@ class _Run:
         # A known mistake that is caught already is only observed further, on draws whose outcomes are remembered.
         seeds = (FIXED_SEED, self.seed) if self.watched or not self._failing else (FIXED_SEED,)
         for seed in dict.fromkeys(seeds):
-            args = case(Draw(seed))
+            draw = Draw(seed)
+            args = case(draw)
             outcome = self._call(self.answer, args, self.watched)
-            self.outcomes.append((case, seed, outcome))
+            self._note(case, draw, outcome)
             if outcome.printed and not self.printed:
                 self.printed = outcome.printed
             check = self._judge(case, seed, args, outcome)
@@ -258,8 +260,9 @@ class _Run:
             item.name, item.title, status, message, self.seed, picture=picture
         )
         prepared = () if item.prepare is None else (item.prepare(),)
+        draw = Draw(self.seed)
         outcome = call(
-            lambda: item.check(self.answer, Draw(self.seed), *prepared),
+            lambda: item.check(self.answer, draw, *prepared),
             (),
             answer=self.answer,
             limit=self.exercise.seconds,
@@ -267,7 +270,7 @@ class _Run:
             watched=self.watched,
             autograd=self.exercise.autograd or not self.watched,
         )
-        self.outcomes.append((item, self.seed, outcome))
+        self._note(item, draw, outcome)
         if outcome.timeout is not None:
             return verdict("crash", f"stopped after {outcome.timeout:g} s. Is there a loop that never ends?")
         if outcome.reached:
@@ -283,6 +286,20 @@ class _Run:
                 return verdict(*_unwritten(self.answer, self.exercise.name))
             return verdict(*(kernels.finding(outcome.error) or ("crash", _crash_message(outcome))))
         return verdict("pass", outcome.value or "")
+
+    def _note(self, item: Any, draw: Draw, outcome: Outcome) -> None:
+        """Keep what the answer did; and if it is a known mistake, spare it the next time somebody is compared with it."""
+        self.outcomes.append((item, draw.seed, outcome))
+        if self.mistake is not None:
+            self._remember({}, self.mistake, item, draw, outcome)
+
+    @staticmethod
+    def _remember(behaviour: dict, mistake: Mistake, item: Any, draw: Draw, outcome: Outcome) -> tuple:
+        """File what a mistake did: for good, if it will always be that, or else in `behaviour`."""
+        kept = None if draw.untouched else draw.seed
+        entry = (outcome, mistake, item)
+        (_KNOWN if kept in (None, FIXED_SEED) else behaviour)[id(mistake), id(item), kept] = entry
+        return entry
 
     def _recognise(self, shown: tuple | None) -> Mistake | None:
         """The known mistake that behaves as this answer did in every case that ran, and not as the reference does.
@@ -331,9 +348,7 @@ class _Run:
         )
         if found is None:
             draw = Draw(seed)
-            found = (self._try(mistake, item, draw), mistake, item)
-            kept = None if draw.untouched else seed
-            (_KNOWN if kept in (None, FIXED_SEED) else behaviour)[*whose, kept] = found
+            found = self._remember(behaviour, mistake, item, draw, self._try(mistake, item, draw))
         other = found[0]
         if other.timeout is not None or other.reached:
             return False

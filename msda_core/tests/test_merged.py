@@ -124,8 +124,8 @@ if device.NO_TRITON is None:
         """The weights of four rows of a window at (x, y), [N, 64]."""
         i = tl.arange(0, N)
         mask = i < N
-        xs, ys = window.xs_and_ys(window.load_four(loc_ptr, i * 8, mask, 8))
-        attn = window.four(window.load_four(attn_ptr, i * 4, mask, 4))
+        xs, ys = window.xs_and_ys(window.load_locations(loc_ptr, i * 8, mask))
+        attn = window.four(window.load_row(attn_ptr, i * 4, mask, 4))
         columns = ()
         rows = ()
         fxs = ()
@@ -147,7 +147,7 @@ if device.NO_TRITON is None:
     @triton.jit
     def window_kernel(loc_ptr, out_ptr, W, H, centre_x, centre_y, N: tl.constexpr):
         i = tl.arange(0, N)
-        xs, ys = window.xs_and_ys(window.load_four(loc_ptr, i * 8, i >= 0, 8))
+        xs, ys = window.xs_and_ys(window.load_locations(loc_ptr, i * 8, i >= 0))
         x, y, worth = window.place_window(xs, ys, W, H, centre_x, centre_y)
         tl.store(out_ptr, x)
         tl.store(out_ptr + 1, y)

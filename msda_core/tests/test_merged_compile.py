@@ -95,10 +95,11 @@ def test_points(target, dtype):
     lowering = launched("points", dtype, target)
     assert_adds_with(lowering, ATOMICS[DTYPES[dtype]][target])
     assert any(".v4.b32" in load for load in lowering.loads), lowering.loads  # rows of value, 16 bytes a lane
+    assert "BAR" not in lowering.sass  # the lanes of a row hand each other parameters by shuffles
     if dtype == F32:
         assert_all_in_registers(lowering)
         return
-    assert lowering.spills <= 8, lowering.spills
+    assert lowering.spills <= 24, lowering.spills  # three registers of 128, and none with the ptxas of Triton 3.6
     assert len(re.findall(r"\bHMMA\b", lowering.sass)) == 16  # four levels, four corners
     assert_lanes_hold_elements(lowering)
 
@@ -119,13 +120,16 @@ def test_forward(target, dtype):
     lowering = launched("forward", dtype, target)
     assert lowering.spills <= 8, lowering.spills
     assert not lowering.atomics
-    assert lowering.registers <= 64  # eight warps of them: four programs a multiprocessor
+    assert lowering.registers <= 64  # 32 warps a multiprocessor, or more
     assert any(".v4.b32" in load for load in lowering.loads), lowering.loads
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16] if ALL else [F16], ids=str)
 def test_float32_locations_beside_a_16_bit_value(dtype):
     points = launched("points", dtype, 90, loc=F32, L=2)
-    assert points.spills <= 8
+    assert points.spills <= 24
     assert any(".b64" in load or "v2.b32" in load for load in points.loads), points.loads  # x and y in one load
     assert_all_in_registers(launched("forward", dtype, 90, loc=F32, L=1))
+    window = launched("window", dtype, 90, loc=F32)
+    assert window.spills <= 48
+    assert window.sass.count("BAR.") <= launched("window", dtype, 90).sass.count("BAR.")  # four locations, no exchange

@@ -26,18 +26,18 @@ __all__ = ["points_16_kernel", "points_32_kernel"]
 
 
 @triton.constexpr_function
-def end_of_group(first, together, L):
-    """One past the last of the levels from `first` on whose loads are under way together."""
-    return min(first + together, L)
+def at_once(first, together, L):
+    """How many of the levels from `first` on are worked on together."""
+    return min(together, L - first)
 
 
 @triton.jit
-def level_table(shapes_ptr, starts_ptr, FIRST: tl.constexpr, END: tl.constexpr):
-    """W, H and start of levels FIRST to END: three tuples, loaded once for all queries of a program."""
+def level_table(shapes_ptr, starts_ptr, FIRST: tl.constexpr, COUNT: tl.constexpr):
+    """W, H and start of COUNT levels from FIRST on: three tuples, loaded once for all queries of a program."""
     Ws = ()
     Hs = ()
     starts = ()
-    for u in tl.static_range(END - FIRST):
+    for u in tl.static_range(COUNT):
         Ws = Ws + (tl.load(shapes_ptr + 2 * (FIRST + u) + 1).to(tl.int32),)
         Hs = Hs + (tl.load(shapes_ptr + 2 * (FIRST + u)).to(tl.int32),)
         starts = starts + (tl.load(starts_ptr + FIRST + u).to(tl.int32),)
@@ -45,10 +45,10 @@ def level_table(shapes_ptr, starts_ptr, FIRST: tl.constexpr, END: tl.constexpr):
 
 
 @triton.jit
-def left_to_add(merged_ptr, slots_ptr, SLOTS, FIRST: tl.constexpr, END: tl.constexpr, HEADS: tl.constexpr):
+def left_to_add(merged_ptr, slots_ptr, SLOTS, FIRST: tl.constexpr, COUNT: tl.constexpr, HEADS: tl.constexpr):
     """Bit HEADS·u + h: level FIRST + u of head h is not merged, and its points are to be added here."""
     bits = 0
-    for u in tl.static_range(END - FIRST):
+    for u in tl.static_range(COUNT):
         slot = tl.load(slots_ptr + FIRST + u)
         for h in tl.static_range(HEADS):
             merged = tl.load(merged_ptr + h * SLOTS + slot, mask=slot >= 0, other=0)
@@ -56,18 +56,85 @@ def left_to_add(merged_ptr, slots_ptr, SLOTS, FIRST: tl.constexpr, END: tl.const
     return bits
 
 
+@triton.jit
+def of_lane(t, u, LANES: tl.constexpr):
+    """What the u-th of each LANES neighbouring lanes holds, in all of them: one shuffle."""
+    N: tl.constexpr = t.shape[0]
+    group = tl.reshape(t, [N // LANES, LANES])
+    return tl.reshape(tl.gather(group, tl.full([N // LANES, LANES], u, tl.int32), 1), [N])
+
+
+@triton.jit
+def load_parameters(loc_ptr, attn_ptr, offs, chunk, FIRST: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr):
+    """x, y and weight of a query's points on COUNT levels from FIRST on, three tuples.
+
+    The lanes of a row want the same of every level, but each loads those of one level and hands them to the others: whole
+    lines for a load instead of a line's sectors one after another, and L2 is asked once.
+
+    Args:
+        offs: [N], of the point on level 0; chunk: which of the LANES lanes of a row.
+    """
+    K: tl.constexpr = 4
+    level = FIRST + tl.minimum(chunk, COUNT - 1)
+    x, y = load_pair(loc_ptr, offs + level * K)
+    a = tl.load(attn_ptr + offs + level * K).to(tl.float32)
+    xs = ()
+    ys = ()
+    attns = ()
+    for u in tl.static_range(COUNT):
+        xs = xs + (of_lane(x, u, LANES),)
+        ys = ys + (of_lane(y, u, LANES),)
+        attns = attns + (of_lane(a, u, LANES),)
+    return xs, ys, attns
+
+
 # -------------------------------------------------------------------------------------------------------------- 16 bits
 
 
 @triton.jit
+def gradients(loaded, g, a, W, H, rows, T: tl.constexpr, PTX: tl.constexpr):
+    """grad_attention, grad_x and grad_y of points, where `dots` finds their products: of what `load_corners` returned."""
+    v_00, v_01, v_10, v_11, offs_00, offs_10, fx, fy, left, right, top, bottom = loaded
+    dot_00, dot_01, dot_10, dot_11 = dots(v_00, v_01, v_10, v_11, g, rows, T, PTX)
+    upper = dot_00 + (dot_01 - dot_00) * fx
+    lower = dot_10 + (dot_11 - dot_10) * fx
+    grad_x = a * W * ((dot_01 - dot_00) * (1 - fy) + (dot_11 - dot_10) * fy)
+    grad_y = a * H * (lower - upper)
+    return upper + (lower - upper) * fy, grad_x, grad_y
+
+
+@triton.jit
 def store_pair(ptr, offs, x, y, mask, PTX: tl.constexpr):
-    """x at element 2·offs and y beside it, one store where the format is 16 bits wide."""
+    """x at element 2·offs and y beside it, one store."""
     T: tl.constexpr = ptr.dtype.element_ty
     if T == tl.float32:
-        tl.store(ptr + 2 * offs, x, mask=mask)
-        tl.store(ptr + 2 * offs + 1, y, mask=mask)
+        low = x.to(tl.uint32, bitcast=True).to(tl.uint64)
+        high = y.to(tl.uint32, bitcast=True).to(tl.uint64)
+        tl.store(ptr.to(tl.pointer_type(tl.uint64)) + offs, low | (high << 32), mask=mask)
     else:
         tl.store(ptr.to(tl.pointer_type(tl.int32)) + offs, pack(x, y, T, PTX), mask=mask)
+
+
+@triton.jit
+def store_levels(grad_loc_ptr, grad_attn_ptr, offs, grads, second, mask, PTX: tl.constexpr):
+    """grad_locations and grad_attention of a point on one level or two, one store for both: that fills a sector.
+
+    Args:
+        offs: [N], of the point on the first level; grads: for each level (grad_attention, grad_x, grad_y), which two lanes
+            of `mask` hold; second: is it the one that stores the second level?
+    """
+    K: tl.constexpr = 4
+    grad_a, grad_x, grad_y = grads[0]
+    if len(grads) == 1:
+        mask = mask & (second == 0)
+    else:
+        next_a, next_x, next_y = grads[1]
+        grad_a = tl.where(second, next_a, grad_a)
+        grad_x = tl.where(second, next_x, grad_x)
+        grad_y = tl.where(second, next_y, grad_y)
+        offs += second * K
+    tl.store(grad_attn_ptr + offs, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask)
+    store_pair(grad_loc_ptr, offs, grad_x, grad_y, mask, PTX)
 
 
 @triton.jit
@@ -98,15 +165,18 @@ def ask_for_parameters(
 ):  # fmt: skip
     """Locations, weights and grad_out of all queries of the tile, which the program will come to one after another.
 
-    Element i of the block, from 0 on, asks for one line: of location, weights and grad_out there are as many as queries.
+    Element i of the block, from 0 on, asks for one line. Of weights and grad_out there are as many as queries, and of
+    locations, too, or in float32 twice as many.
     """
-    tl.static_assert(i.shape[0] >= 3 * TILE_X * TILE_Y)
+    LINES: tl.constexpr = 4 if loc_ptr.dtype.element_ty == tl.float32 else 3
+    tl.static_assert(i.shape[0] >= LINES * TILE_X * TILE_Y)
     row, _ = tile_row(i % (TILE_X * TILE_Y), tile_x, tile_y, query_W, query_H, first, m, M, TILE_X)
     what = i // (TILE_X * TILE_Y)
-    loc = (loc_ptr + row * (2 * POINTS)).to(tl.int64)
+    loc = (loc_ptr + (row + (what == 3)) * (2 * POINTS)).to(tl.int64)
     attn = (attn_ptr + row * POINTS).to(tl.int64)
     grad_out = (grad_out_ptr + row * D).to(tl.int64)
-    prefetch(tl.where(what == 0, loc, tl.where(what == 1, attn, grad_out)), (what < 3).to(tl.int32), PTX)
+    address = tl.where(what == 1, attn, tl.where(what == 2, grad_out, loc))
+    prefetch(address, (what < LINES).to(tl.int32), PTX)
 
 
 @triton.jit
@@ -123,7 +193,7 @@ def points_16_kernel(
     holds one query, and in a load eight rows, of which each two that share a phase belong to two heads.
 
     Args:
-        value_ptr, loc_ptr (if 16-bit), grad_out_ptr and grad_loc_ptr: 16-byte aligned, they are read as words;
+        value_ptr, loc_ptr, grad_out_ptr and grad_loc_ptr: 16-byte aligned, read and written in words and pairs;
         merged_ptr: (B, M, SLOTS) int32; AT_ONCE: queries at a time; TOGETHER: levels whose loads are under way at once.
     """
     D: tl.constexpr = 32
@@ -153,36 +223,25 @@ def points_16_kernel(
         loc_ptr, attn_ptr, grad_out_ptr, i, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, L * K, D, TILE_X, TILE_Y, PTX
     )  # fmt: skip
     for first in tl.static_range(0, L, TOGETHER):
-        Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, end_of_group(first, TOGETHER, L))
-        to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, end_of_group(first, TOGETHER, L), 2)
+        Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, at_once(first, TOGETHER, L))
+        to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, at_once(first, TOGETHER, L), 2)
         for n in range(0, TILE_X * TILE_Y, AT_ONCE):
             row, mask = tile_row(n + i // 32, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, TILE_X)
-            offs = (row + head) * (L * K) + first * K + point
-            places = ()
-            attns = ()
+            offs = (row + head) * (L * K) + point
+            xs, ys, attns = load_parameters(loc_ptr, attn_ptr, offs, chunk, first, at_once(first, TOGETHER, L), 4)
             loads = ()
-            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
-                places = places + (load_pair(loc_ptr, offs + u * K),)
-            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
-                attns = attns + (tl.load(attn_ptr + offs + u * K).to(tl.float32),)
             g = tl.load(grad_words_ptr + ((row + grad_head) * HALF + chunk * 4)[:, None] + words)
-            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
-                x, y = places[u]
+            for u in tl.static_range(at_once(first, TOGETHER, L)):
                 offs_c = head * HALF + chunk * 4
-                loads = loads + (load_corners(words_ptr, x, y, Ws[u], Hs[u], starts[u], offs_c, M * HALF),)
-            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
-                v_00, v_01, v_10, v_11, offs_00, offs_10, fx, fy, left, right, top, bottom = loads[u]
-                dot_00, dot_01, dot_10, dot_11 = dots(v_00, v_01, v_10, v_11, g, i // 4, T, PTX)
-                upper = dot_00 + (dot_01 - dot_00) * fx
-                lower = dot_10 + (dot_11 - dot_10) * fx
-                grad_a = upper + (lower - upper) * fy
-                grad_x = attns[u] * Ws[u] * ((dot_01 - dot_00) * (1 - fy) + (dot_11 - dot_10) * fy)
-                grad_y = attns[u] * Hs[u] * (lower - upper)
-                tl.store(
-                    grad_attn_ptr + offs + u * K, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask & (chunk == head)
-                )
-                store_pair(grad_loc_ptr, offs + u * K, grad_x, grad_y, mask & (chunk == head + 2), PTX)
-            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
+                loads = loads + (load_corners(words_ptr, xs[u], ys[u], Ws[u], Hs[u], starts[u], offs_c, M * HALF),)
+            second = chunk == head + 2  # two lanes of four hold what `dots` finds: each stores one level
+            for u in tl.static_range(0, at_once(first, TOGETHER, L), 2):
+                grads = (gradients(loads[u], g, attns[u], Ws[u], Hs[u], i // 4, T, PTX),)
+                if u + 1 < at_once(first, TOGETHER, L):
+                    grads = grads + (gradients(loads[u + 1], g, attns[u + 1], Ws[u + 1], Hs[u + 1], i // 4, T, PTX),)
+                offs_u = offs + (first + u) * K
+                store_levels(grad_loc_ptr, grad_attn_ptr, offs_u, grads, second, mask & (chunk % 2 == head), PTX)
+            for u in tl.static_range(at_once(first, TOGETHER, L)):
                 if (to_add >> (2 * u)) & 3 != 0:
                     v_00, v_01, v_10, v_11, offs_00, offs_10, fx, fy, left, right, top, bottom = loads[u]
                     here = mask & ((to_add >> (2 * u + head)) & 1 == 1)
@@ -232,18 +291,20 @@ def points_32_kernel(
     point = (i // 8) % 4
     offs_d = (chunk * 4)[:, None] + tl.arange(0, 4)[None, :]
     for first in tl.static_range(0, L, TOGETHER):
-        Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, end_of_group(first, TOGETHER, L))
-        to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, end_of_group(first, TOGETHER, L), 1)
+        Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, at_once(first, TOGETHER, L))
+        to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, at_once(first, TOGETHER, L), 1)
         for n in range(0, TILE_X * TILE_Y, AT_ONCE):
             row, mask = tile_row(n + i // 32, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, TILE_X)
+            offs = row * (L * K) + point
+            xs, ys, attns = load_parameters(loc_ptr, attn_ptr, offs, chunk, first, at_once(first, TOGETHER, L), 8)
             g = tl.load(grad_out_ptr + (row * D)[:, None] + offs_d)
-            for u in tl.static_range(end_of_group(first, TOGETHER, L) - first):
+            grad_attn = tl.zeros([32 * AT_ONCE], tl.float32)
+            grad_loc = tl.zeros([32 * AT_ONCE], tl.float32)
+            for u in tl.static_range(at_once(first, TOGETHER, L)):
                 W = Ws[u]
                 H = Hs[u]
-                offs = row * (L * K) + (first + u) * K + point
-                a = tl.load(attn_ptr + offs).to(tl.float32)
-                x, y = load_pair(loc_ptr, offs)
-                x0, y0, fx, fy, left, right, top, bottom = corners_unsigned(x * W - 0.5, y * H - 0.5, W, H)
+                a = attns[u]
+                x0, y0, fx, fy, left, right, top, bottom = corners_unsigned(xs[u] * W - 0.5, ys[u] * H - 0.5, W, H)
                 offs_00 = ((starts[u] + y0 * W + x0) * (M * D))[:, None] + offs_d
                 offs_10 = offs_00 + W * (M * D)
                 v_00 = tl.load(value_ptr + offs_00, mask=(left & top)[:, None], other=0.0)
@@ -261,10 +322,22 @@ def points_32_kernel(
                 grad_a = sum_of_8(upper + (lower - upper) * fy)
                 grad_x = sum_of_8((dot_01 - dot_00) * (1 - fy) + (dot_11 - dot_10) * fy) * a * W
                 grad_y = sum_of_8(lower - upper) * a * H
-                tl.store(grad_attn_ptr + offs, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask & (chunk == 0))
-                grad_xy = tl.where(chunk == 1, grad_x, grad_y).to(grad_loc_ptr.dtype.element_ty)  # one store for both
-                tl.store(grad_loc_ptr + 2 * offs + chunk - 1, grad_xy, mask=mask & ((chunk == 1) | (chunk == 2)))
+                # All eight lanes hold them: each keeps what it will store, a weight's gradient or half of a location's.
+                grad_attn = tl.where(chunk == u, grad_a, grad_attn)
+                grad_loc = tl.where(chunk == 2 * u, grad_x, tl.where(chunk == 2 * u + 1, grad_y, grad_loc))
                 if (to_add >> u) & 1 != 0:
                     add_corners(
                         grad_value_ptr, offs_00, offs_10, g, a, fx, fy, left, right, top & mask, bottom & mask, M * D
                     )
+            offs_attn = offs + (first + chunk) * K
+            tl.store(
+                grad_attn_ptr + offs_attn,
+                grad_attn.to(grad_attn_ptr.dtype.element_ty),
+                mask=mask & (chunk < at_once(first, TOGETHER, L)),
+            )
+            offs_loc = 2 * (offs + (first + chunk // 2) * K) + chunk % 2
+            tl.store(
+                grad_loc_ptr + offs_loc,
+                grad_loc.to(grad_loc_ptr.dtype.element_ty),
+                mask=mask & (chunk < 2 * at_once(first, TOGETHER, L)),
+            )

@@ -56,17 +56,31 @@ def four(t):
 
 
 @triton.jit
-def xs_and_ys(loc):
-    """[N, 8], four locations → a tuple of four x and one of four y, float32."""
-    N: tl.constexpr = loc.shape[0]
-    x, y = tl.split(tl.reshape(loc.to(tl.float32), [N, 4, 2]))
-    return four(x), four(y)
+def load_row(ptr, offs, mask, WIDTH: tl.constexpr):
+    """[N, WIDTH], neighbours in memory: one load a lane, as long as they are no more than 16 bytes."""
+    return tl.load(ptr + offs[:, None] + tl.arange(0, WIDTH)[None, :], mask=mask[:, None], other=0.0)
 
 
 @triton.jit
-def load_four(ptr, offs, mask, WIDTH: tl.constexpr):
-    """[N, WIDTH], neighbours in memory: one wide load a lane."""
-    return tl.load(ptr + offs[:, None] + tl.arange(0, WIDTH)[None, :], mask=mask[:, None], other=0.0)
+def load_locations(ptr, offs, mask):
+    """Four locations of each query, as they lie: one block of 16 bytes a lane, in float32 two."""
+    if ptr.dtype.element_ty == tl.float32:
+        return load_row(ptr, offs, mask, 4), load_row(ptr, offs + 4, mask, 4)
+    else:
+        return (load_row(ptr, offs, mask, 8),)
+
+
+@triton.jit
+def xs_and_ys(loc):
+    """What `load_locations` returns → a tuple of four x and one of four y, [N] float32."""
+    N: tl.constexpr = loc[0].shape[0]
+    if len(loc) == 2:
+        x0, y0, x1, y1 = four(loc[0])
+        x2, y2, x3, y3 = four(loc[1])
+        return (x0, x1, x2, x3), (y0, y1, y2, y3)
+    else:
+        x, y = tl.split(tl.reshape(loc[0].to(tl.float32), [N, 4, 2]))
+        return four(x), four(y)
 
 
 # ------------------------------------------------------------------------------------------------ where the window lies
@@ -304,7 +318,7 @@ def merge_window_kernel(
     x = tile_x + (2 * (sample % SAMPLE_X) + 1) * tl.minimum(tile_W, query_W - tile_x) // (2 * SAMPLE_X)
     y = tile_y + (2 * (sample // SAMPLE_X) + 1) * tl.minimum(tile_H, query_H - tile_y) // (64 // SAMPLE_X)
     row = (b * Q + query_start + y * query_W + x) * M + m
-    xs, ys = xs_and_ys(load_four(loc_ptr, (row * L + level) * 8, sample >= 0, 8))
+    xs, ys = xs_and_ys(load_locations(loc_ptr, (row * L + level) * 8, sample >= 0))
     centre_x = (tile_x + tile_W // 2) * W // query_W
     centre_y = (tile_y + tile_H // 2) * H // query_H
     window_x, window_y, worth = place_window(xs, ys, W, H, centre_x, centre_y)
@@ -320,8 +334,8 @@ def merge_window_kernel(
     mask = (x < query_W) & (y < query_H)
     q = query_start + y * query_W + x
     row = (b * Q + q) * M + m
-    loc = load_four(loc_ptr, (row * L + level) * 8, mask, 8)
-    attn = load_four(attn_ptr, (row * L + level) * 4, mask, 4)
+    loc = load_locations(loc_ptr, (row * L + level) * 8, mask)
+    attn = load_row(attn_ptr, (row * L + level) * 4, mask, 4)
     acc = ()
     for _group in tl.static_range(GROUPS):
         acc = acc + (tl.zeros([64, D], tl.float32),)
@@ -337,8 +351,8 @@ def merge_window_kernel(
         next_mask = (x < query_W) & (y < query_H) & (y < end)
         next_q = query_start + y * query_W + x
         next_row = (b * Q + next_q) * M + m
-        next_loc = load_four(loc_ptr, (next_row * L + level) * 8, next_mask, 8)
-        next_attn = load_four(attn_ptr, (next_row * L + level) * 4, next_mask, 4)
+        next_loc = load_locations(loc_ptr, (next_row * L + level) * 8, next_mask)
+        next_attn = load_row(attn_ptr, (next_row * L + level) * 4, next_mask, 4)
         row = (b * Q + q) * M + m
         acc = add_chunk(
             acc, loc, attn, grad_out_ptr, flags_ptr, row, q, mask, W, H, window_x, window_y, D, TERMS, PTX
