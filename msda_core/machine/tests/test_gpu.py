@@ -51,8 +51,9 @@ def test_the_emulation_computes_what_the_gpu_computes(name):
         CASES[name].run(emulated)
     real, _, _ = capture(CASES[name], "cuda")
     for key, value in real.items():
-        tolerance = 0.05 if value.dtype == torch.bfloat16 else 1e-4  # sums in another order
-        assert torch.allclose(emulated[key].double(), value.double(), rtol=tolerance, atol=tolerance), key
+        # Sums in another order: a bfloat16 one is rounded at every addition, by up to 2^-9 of what it was on the way.
+        tolerance = (0.05 if value.dtype == torch.bfloat16 else 1e-4) * max(1.0, value.double().abs().max().item())
+        assert (emulated[key].double() - value.double()).abs().max() <= tolerance, key
 
 
 def test_the_operators_own_launcher_takes_no_short_cut_past_the_guard():
