@@ -16,8 +16,9 @@ from pathlib import Path
 import psutil
 
 from checks import notebook
+from checks.carry import solution_module
 from checks.doctor import find_chromium
-from checks.exercise import LABS
+from checks.exercise import LABS, lab_exercises
 
 # marimo does not save notebooks under the system's temporary folder, so copies live here.
 SCRATCH = notebook.ROOT / ".scratch"
@@ -104,24 +105,32 @@ def verdict(page, name: str):
     return page.locator(f'[data-check="{name}"]')
 
 
+def wait_shown(page, selector: str, timeout: float = 30.0) -> None:
+    """Wait until a page has an element. Playwright's own waiting asks at every frame, where it is, too: half as fast again."""
+    wait_until(lambda: page.evaluate("selector => !!document.querySelector(selector)", selector), timeout)
+
+
 def wait_state(page, name: str, state: str, timeout: float = 30.0) -> None:
     """Wait until a verdict shows a state."""
-    from playwright.sync_api import TimeoutError as PlaywrightTimeout
-
     try:
-        page.locator(f'[data-check="{name}"][data-state="{state}"]').wait_for(timeout=timeout * 1000)
-    except PlaywrightTimeout:
+        wait_shown(page, f'[data-check="{name}"][data-state="{state}"]', timeout)
+    except AssertionError:
         shown = [one.inner_text() for one in verdict(page, name).all()]
-        said = page.locator(".marimo-error, [data-error]").all_inner_texts()
+        said = errors(page)
         raise AssertionError(f"no {state} for {name} in {timeout:g} s. It shows {shown}, with errors {said}.") from None
 
 
+def wait_closing(page, lab: str, passed: int, timeout: float = 30.0) -> None:
+    """Wait until a lab's last cell counts so many exercises."""
+    wait_shown(page, f"[data-closing='{lab}'][data-passed='{passed}']", timeout)
+
+
 def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for what no page shows, such as a saved file."""
+    """Wait until something holds, a saved file for instance."""
     late = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < late, f"it did not come true in {seconds:g} s"
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 def cell_of(page, function: str) -> str:
@@ -132,7 +141,7 @@ def cell_of(page, function: str) -> str:
 def wait_idle(page, timeout: float = 120.0) -> None:
     """Wait until no cell runs or is about to."""
     idle = "() => !document.querySelector('[data-status=running], [data-status=queued]')"
-    page.wait_for_function(idle, timeout=timeout * 1000)
+    wait_until(lambda: page.evaluate(idle), timeout)
 
 
 PASTE = """(editor, text) => {
@@ -150,6 +159,38 @@ def type_answer(page, cell: str, source: str) -> None:
     page.keyboard.press("Control+a")
     editor.evaluate(PASTE, source)
     page.keyboard.press("Control+Enter")
+
+
+def solve(page, lab: str) -> None:
+    """What is still to do of a lab, as a learner goes: each answer into its cell, each verdict awaited, then a look at the page."""
+    counted = 0
+    for exercise in lab_exercises(lab):
+        counted += not exercise.stretch
+        if page.locator(f'[data-check="{exercise.name}"][data-state="pass"]').count():
+            continue
+        wait_state(page, exercise.name, "todo", timeout=60)
+        source = notebook.answer_source(exercise.function, solution_module(lab))
+        type_answer(page, cell_of(page, exercise.function), source)
+        wait_state(page, exercise.name, "pass", timeout=300)
+        wait_closing(page, lab, counted, timeout=120)
+    wait_idle(page)
+    assert not errors(page)
+    assert page.evaluate("() => [...document.images].filter(i => !i.naturalWidth).length") == 0
+    assert page.locator("img[alt]").count() >= 2
+    page.set_viewport_size({"width": 683, "height": 384})  # a laptop's window at 200 % zoom
+    page.wait_for_timeout(300)
+    assert page.evaluate(CUT_OFF) == []
+
+
+#: What of ours reaches past the right edge of the window, in words.
+CUT_OFF = """() => [...document.querySelectorAll('img[alt], [data-check], [data-closing]')]
+    .filter(e => e.getBoundingClientRect().right > window.innerWidth)
+    .map(e => e.getAttribute('alt') || e.getAttribute('data-check') || 'closing')"""
+
+
+def errors(page) -> list[str]:
+    """What cells in error say."""
+    return page.locator(".marimo-error, [data-error]").all_inner_texts()
 
 
 def screenshot(page, path: Path) -> None:
