@@ -265,6 +265,12 @@ exercise(
             "x belongs to the caller, who did not ask for it to change. Move a copy.",
         ),
         Mistake(
+            "when fn is given the same point twice",
+            lambda fn, x, eps: _quotient(fn, x, eps, ahead=0.0, behind=0.0, over=2.0),
+            "The two values are the same everywhere. `ahead, behind = x, x` are two names of one tensor, and what moves one "
+            "moves the other: `x.clone()` makes another.",
+        ),
+        Mistake(
             "when the step grows with the element",
             lambda fn, x, eps: _relative(fn, x, eps),
             "eps is the step, for small elements and for large ones.",
@@ -647,10 +653,12 @@ def _backward(
                 i, j = i % W, j % H
             elif outside == "memory":  # only the ends of the level are checked, not those of the row
                 keep = (j * W + i >= 0) & (j * W + i < H * W)
+            elif outside == "unchecked":
+                keep = torch.ones_like(keep)
             elif outside == "high":  # what is before the first row reads and writes from the end, as Python does
                 keep = (i < W) & (j < H)
             at = (start if packed else 0) + j * row(H, W) + i * column(H, W)
-            pixel = at % S if outside == "high" else at.clamp(0, S - 1)
+            pixel = at if outside == "unchecked" else at % S if outside == "high" else at.clamp(0, S - 1)
             v = value[b, pixel, m] * keep[..., None]
             dot = (v * g).sum(-1)
             grad_attention[:, :, :, l] += w * dot * (1 if attention else attention_weights[:, :, :, l])
@@ -1365,6 +1373,11 @@ exercise(
             "when only the last row and column are checked, not the first",
             _wrong(0, outside="high"),
             "Column -1 passes `i < W`, and lands on the end of the row before. Check both ends.",
+        ),
+        Mistake(
+            "when no corner is checked before it is written to",
+            _wrong(0, outside="unchecked"),
+            "A corner outside the image is no pixel, but its number may be another's, or of none. Check row and column first.",
         ),
         Mistake(
             "when it starts from the pixels themselves instead of from zeros",

@@ -768,6 +768,11 @@ BWD_MISTAKES = [
         "The last axis of the locations is (x, y), and so is that of their gradients.",
     ),
     Mistake(
+        "when the slopes along x and y change places, but not the sizes",
+        _wrong_bwd(("(a * W * grad_x)", "(a * W * grad_y)"), ("(a * H * grad_y)", "(a * H * grad_x)")),
+        "W pixels lie along x, and so does the slope that W belongs to.",
+    ),
+    Mistake(
         "when the size of the level is left out of grad_loc",
         _wrong_bwd(("(a * W * grad_x)", "(a * grad_x)"), ("(a * H * grad_y)", "(a * grad_y)")),
         "The slope is per pixel. How many pixels does a location move when it moves by one?",

@@ -10,7 +10,7 @@ from checks import carry, notebook
 from checks.carry import Carried, load_answers, underneath
 from checks.exercise import LABS, lab_exercises
 from checks.grade import grade
-from checks.tests.browser import copied_labs, opened, serving, wait_state
+from checks.tests import browser
 from checks.tests.conftest import blank_text, solved_text
 
 # Right, and unlike the solution it keeps count of its calls.
@@ -287,20 +287,23 @@ def test_the_quoted_line_is_that_of_the_file_as_it_is_now(labs):
 
 
 @pytest.mark.browser
-def test_saving_lab_01_regrades_an_open_lab_02():
-    texts = {"01": answered("01.corner_weights", TRUNCATED), "02": solved_text("02")}
+@pytest.mark.timeout(900)
+def test_saving_lab_01_regrades_an_open_lab_02(monkeypatch):
+    """Lab 02 is solved in the browser on the reference's shoulders, and stays solved on the learner's own."""
+    monkeypatch.setenv("MSDA_PATIENCE", "5")
+    texts = {"01": answered("01.corner_weights", TRUNCATED), "02": blank_text("02")}
     with (
-        copied_labs(texts) as folder,
-        serving(notebook.notebook_path("02", folder)) as address,
-        opened(address) as page,
+        browser.copied_labs(texts) as folder,
+        browser.serving(notebook.notebook_path("02", folder)) as address,
+        browser.opened(address) as page,
     ):
         shown = page.locator('[data-carried="01.corner_weights"]')
-        shown.and_(page.locator('[data-whose="reference"]')).wait_for(timeout=120_000)
-        wait_state(page, "02.msda_flat", "pass", timeout=60)
+        browser.wait_shown(page, '[data-carried="01.corner_weights"][data-whose="reference"]', timeout=120)
+        browser.solve(page, "02")
         assert "yours does not pass" in shown.inner_text().lower()
         notebook.notebook_path("01", folder).write_text(answered("01.corner_weights", COUNTED), encoding="utf-8")
-        shown.and_(page.locator('[data-whose="learner"]')).wait_for(timeout=120_000)
-        wait_state(page, "02.msda_flat", "pass", timeout=60)
+        browser.wait_shown(page, '[data-carried="01.corner_weights"][data-whose="learner"]', timeout=120)
+        browser.wait_state(page, "02.msda_flat", "pass", timeout=60)
         assert "yours, from lab 01" in shown.inner_text()
 
 
