@@ -1414,7 +1414,7 @@ def _reads(kernel) -> str:
     x = Draw(0).normal(1, 20 * SUM_BLOCK)
     trace = machine.trace(kernel, (1,), x, torch.empty_like(x), x.shape[1], x.stride(0), BLOCK=SUM_BLOCK)
     reads = sum(event.bytes for event in trace.where("load")) / (x.numel() * x.element_size())
-    return f"Each element is read {reads:.2f} times. Three is straightforward; how low can you go?"
+    return f"each element is read {reads:.2f} times. Three is straightforward; how low can you go?"
 
 
 def _wrong_softmax(*changes: tuple[str, str]):

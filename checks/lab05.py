@@ -671,7 +671,7 @@ def _score(answer) -> str:
     args = forward.example_call()
     mine = sum(report.sectors for report in profile_calls(lambda: answer(*args)))
     theirs = forward.shipped_report(TARGET).sectors
-    return f"Score: {mine:,} sectors requested, {mine / theirs:.2f} times msda_core's {theirs:,}."
+    return f"{mine:,} sectors requested, {mine / theirs:.2f} times msda_core's {theirs:,}."
 
 
 def _wrong_launcher(*changes: tuple[str, str], **names):
@@ -851,9 +851,15 @@ def _logits_score(kernel) -> str:
 
     *rest, weights = forward.example_call()
     args = (*rest, weights.log())
-    mine = sum(r.sectors for r in profile_calls(lambda: launch(kernel, *args, block_q=16, num_warps=4)))
-    apart = forward.shipped_report(TARGET).sectors + 2 * weights.numel() * weights.element_size() // 32
-    return f"Score: {mine:,} sectors; a softmax of its own and then msda_core's kernel request {apart:,} or more."
+    requested = lambda *call: sum(  # noqa: E731
+        r.sectors for r in profile_calls(lambda: launch(*call, block_q=16, num_warps=4))
+    )
+    mine, plain = requested(kernel, *args), requested(solution.msda_fwd_kernel, *rest, weights)
+    saved = 2 * weights.numel() * weights.element_size()
+    return (
+        f"{mine:,} sectors requested, {mine / plain:.2f} times our kernel's that is given its weights ({plain:,}): what is "
+        f"read again lies in L1. Saved is the weights' way to memory and back, {saved:,} bytes here, and a launch."
+    )
 
 
 def _wrong_logits(*changes: tuple[str, str], **names):

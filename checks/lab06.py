@@ -123,7 +123,7 @@ def _score(kernel) -> str:
     (report,) = profile_calls(lambda: _launch(kernel, *args, num_warps=1))
     least = (report.unique_bytes + report.written_bytes) // 32
     return (
-        f"Score: {report.sectors:,} sectors in {_requests(report):,} requests; each sector once would be {least:,}. "
+        f"{report.sectors:,} sectors in {_requests(report):,} requests; each sector once would be {least:,}. "
         f"The solution asks for 1,548 in 176."
     )
 
@@ -1101,7 +1101,7 @@ def _prediction_score(answer) -> str:
 
     off = _median_error(_errors(answer))
     return (
-        f"Score: a median error of {off:.1%}; the paper GPU's own estimate is off by {TYPICAL:.0%}, warm launches only."
+        f"a median error of {off:.1%}; the paper GPU's own estimate is off by {TYPICAL:.0%}, warm launches only."
     )
 
 

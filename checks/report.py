@@ -85,7 +85,7 @@ class Report:
         """The lines of this exercise in the terminal's table."""
         head = f"  {STATES[self.state][1]:<8} {self.name}"
         if self.state == "pass":
-            lines = [f"{head}  ({self.seconds:.2f} s)" + (f"  {self.score}" if self.score else "")]
+            lines = [f"{head}  ({self.seconds:.2f} s)" + (f"  Score: {self.score}" if self.score else "")]
         else:
             untouched = self.state == "todo" and self.worst.name != "defined"
             title = "" if untouched else f" · {self.worst.name}: {self.worst.message}"
@@ -114,7 +114,7 @@ class Report:
             "not_run": "Nothing was graded.",
         }.get(self.state, f"{good} of {ran} checks hold." + (" The rest was not tried." if self.worst.fatal else ""))
         if self.score:
-            summary += f" {self.score}"
+            summary += f" Score: {self.score}"
         label = f"{self.name}: {word.lower()}. {summary}"
         if self.state in ("fail", "crash"):
             label += f" {self.worst.title}: {self.worst.message}"
