@@ -1100,9 +1100,7 @@ def _prediction_score(answer) -> str:
     from msda_core.machine.roofline import TYPICAL
 
     off = _median_error(_errors(answer))
-    return (
-        f"a median error of {off:.1%}; the paper GPU's own estimate is off by {TYPICAL:.0%}, warm launches only."
-    )
+    return f"a median error of {off:.1%}; the paper GPU's own estimate is off by {TYPICAL:.0%}, warm launches only."
 
 
 def _wrong_prediction(*changes: tuple[str, str]):
