@@ -53,6 +53,7 @@ def _():
     | `rows[:, None]`, `columns[None, :]` | a block as a column, (n, 1), or as a row, (1, n): together they make a tile |
     | `tl.zeros([BLOCK], tl.float32)` | a block of zeros, to add to; `[BLOCK_Q, BLOCK_D]` is a tile of them |
     | `tl.floor(x)`, `.to(tl.int32)` | rounds down, and still is a float; makes it a whole number, which addresses are |
+    | `.to(tl.int64)` | the same with 64 bits: before a product that may pass 2³¹, as a row of a large tensor times its length |
 
     Which lane of which program touches which element? Step through the programs.
     """)

@@ -50,8 +50,8 @@ def _():
     ## Who owns what?
 
     The same sums can be dealt out to lanes in different ways. The classic CUDA kernel gives each lane **one number of the
-    result**. One could give each lane **one point**. Yours from lab 5 gives a program **a block of queries**. All do the
-    same arithmetic and need the same bytes. What they *ask for* is another matter.
+    result**. One could give each lane **one point**. Yours from lab 5 gives a program **a block of queries**. All add
+    up the same products and need the same bytes. What they *ask for*, and what they compute again, is another matter.
     """)
     return
 
@@ -118,7 +118,7 @@ def _():
     ## Occupancy is a proxy
 
     A multiprocessor hides the wait for memory by switching to another warp. So more warps are better? How many fit is
-    called occupancy, and registers limit it: 65,536 of them for up to 64 warps of 32 lanes.
+    called occupancy, and registers limit it: a multiprocessor has 65,536 of them for up to 64 warps of 32 lanes.
     """)
     return
 
@@ -126,7 +126,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     guess_occupancy = checks.predict(
-        "The compiler is told to use at most 64 registers a lane, so that 32 warps fit where there were 12 to 21. What happens to the time?",
+        "An encoder's call, with programs enough to fill every multiprocessor. The compiler is told to use at most 64 registers a lane, so that more warps fit. What happens to the time?",
         ["it gets shorter", "nothing", "it gets longer"],
     )
     guess_occupancy
@@ -164,9 +164,10 @@ def _(guess_occupancy, occupancy_dtype):
             [
                 _picture,
                 mo.md(
-                    f"Recorded on one H200 (`msda_core/data/bench_h200_sweeps.json`): more occupancy, and **{_factor:.1f} times "
-                    "slower** in the median. So do not tune for occupancy. Tune for few, wide requests, enough of them in "
-                    "flight, and measure."
+                    f"Recorded on one H200 (`msda_core/data/bench_h200_sweeps.json`): more warps fit, and it is **{_factor:.1f} times "
+                    "slower** in the median, because the limit was met by spilling. Make each program smaller, and registers "
+                    "fall without spilling: then more warps do help (`msda_core/kernels/LOG.md`, step 1). So occupancy is no "
+                    "goal in itself. Tune for few, wide requests, enough of them in flight, and measure."
                 ),
             ]
         )
@@ -505,7 +506,7 @@ def predict_time(
 ) -> float:
     """How long a launch takes on an H200, from what the paper GPU counts.
 
-    The H200: 132 multiprocessors at 1.98 GHz, each takes 32 bytes a clock from L2, which holds 50 MB; 4.8 TB/s of DRAM.
+    The H200: 132 multiprocessors at 1.98 GHz, each takes 32 bytes a clock from L2, which holds 60 MB; 4.8 TB/s of DRAM.
     A launch that does nothing takes about 1 µs.
 
     Args:

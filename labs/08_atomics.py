@@ -69,9 +69,9 @@ def _(guess_block):
         guess_block,
         right="1",
         because={
-            "8": "It would be, if the lanes took turns. A block goes through the kernel line by line, all lanes together.",
-            "1": "All lanes read before any lane writes. Each reads 0, adds one, and writes 1: eight times the same 1.",
-            "anything from 1 to 8": "Between programs it will be like that. Inside one block, every read is done before the first write.",
+            "8": "It would be, if the lanes took turns. These eight fit in one warp, whose lanes go through the kernel together.",
+            "1": "All eight lanes, in one warp, read before any of them writes. Each reads 0, adds one, and writes 1: eight times the same 1.",
+            "anything from 1 to 8": "Between programs it will be like that, and on a GPU between the warps of one large block, too. Eight lanes are in one warp, where every read is done before the first write.",
         },
     )
     return

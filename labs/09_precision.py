@@ -95,7 +95,7 @@ def _(guess_sum):
         because={
             "4096": "bfloat16 does have 4096. The question is whether the sum gets there in steps of one.",
             "about 4096, off by a few": "If the roundings went up and down by turns, it would be so. But from some point on they all go the same way.",
-            "256": "Near 256, the numbers of bfloat16 lie two apart. 256 + 1 lies between two of them and is rounded back to 256, every time.",
+            "256": "Near 256, the numbers of bfloat16 lie two apart. 256 + 1 lies exactly halfway between 256 and 258. Such a tie goes to the one whose last bit is 0: back to 256, every time.",
         },
     )
     return
@@ -269,11 +269,11 @@ def _(guess_listing, lab08_file, listed_dtype, listed_gpu):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Three kinds, then. A **reduction** (`red`) is sent off and forgotten. A **returning atomic** (`atom`) waits until the old
-    value has come back. A **loop** is made of `atom.cas`, compare and swap, and of a branch that leads back to where it
+    Three kinds, then. A **reduction** (`red`) is sent off and forgotten. A **returning atomic** (`atom`) brings
+    the old value back, and whoever uses it has to wait for it. A **loop** is made of `atom.cas`, compare and swap, and of a branch that leads back to where it
     began. Write a reader for them, so that you can look at twelve listings at once. A label looks like `$L__BB0_2:` at the start of
     a line, a branch like `@%p149 bra $L__BB0_2;`. How much an instruction moves stands at its end: `b32` is 32 bits, `f16x2`
-    two halves in one register, `v8.bf16` eight numbers.
+    two halves in one register, `v8.bf16` eight numbers. `noftz` says that the smallest numbers are not flushed to zero: read past it.
     """)
     return
 
@@ -642,7 +642,8 @@ def _():
 
     ## What it means
 
-    - A narrow sum stops growing where one share is no more than half the distance to the next number. More additions do not help.
+    - A narrow sum stops growing where one share is less than half the distance to the next number, or half and the tie goes back.
+      More additions do not help.
     - Whether a GPU adds a dtype in one instruction is written in the listing. Ask it, not a list of names.
     - Order and alignment are part of the instruction too: lose one, and the same line of source becomes another program.
     - Each number has its own needs: sums need bits, locations need them most, and `value` hardly any.

@@ -166,9 +166,9 @@ def _():
 @app.cell(hide_code=True)
 def _():
     guess_twice = checks.predict(
-        "Your backward launches a kernel. Someone differentiates its result once more, for a penalty on gradients. If you say "
-        "nothing about it, what do they get?",
-        ["an error", "the second derivative", "zero, without a word"],
+        "Your backward launches a kernel. Someone adds a penalty on that gradient to the loss and calls `backward()`. If you say "
+        "nothing about it, what does the penalty do?",
+        ["it raises an error", "it is differentiated as well", "nothing, without a word"],
     )
     guess_twice
     return (guess_twice,)
@@ -178,12 +178,13 @@ def _():
 def _(guess_twice):
     checks.reveal(
         guess_twice,
-        right="zero, without a word",
+        right="nothing, without a word",
         because={
-            "an error": "Only if you ask for it. Autograd records operations of PyTorch, and a launch is none.",
-            "the second derivative": "It would have to look into your kernel. It sees a tensor that was empty, and is now full.",
-            "zero, without a word": "The result has no history, so nothing flows back: the penalty is there, and does nothing. "
-            "One line makes it an error.",
+            "it raises an error": "By itself it would: it has no history to go back through. Added to a loss that has one, nobody "
+            "notices. One line makes it an error always.",
+            "it is differentiated as well": "Autograd would have to look into your kernel. It sees a tensor that was empty, and is now full.",
+            "nothing, without a word": "Autograd records operations of PyTorch, and a launch is none. The gradient has no history, so "
+            "nothing flows back: the penalty is there, and does nothing. One line makes it an error.",
         },
     )
     return

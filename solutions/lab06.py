@@ -126,7 +126,7 @@ def predict_time(
 ) -> float:
     """How long a launch takes on an H200, from what the paper GPU counts.
 
-    The H200: 132 multiprocessors at 1.98 GHz, each takes 32 bytes a clock from L2, which holds 50 MB; 4.8 TB/s of DRAM.
+    The H200: 132 multiprocessors at 1.98 GHz, each takes 32 bytes a clock from L2, which holds 60 MB; 4.8 TB/s of DRAM.
     A launch that does nothing takes about 1 µs.
 
     Args:
@@ -138,7 +138,7 @@ def predict_time(
         Microseconds.
     """
     clock = 1980.0  # per microsecond
-    from_l2 = warm and dram_bytes <= 50e6  # what does not fit is not there, however often it runs
+    from_l2 = warm and dram_bytes <= 60e6  # what does not fit is not there, however often it runs
     dram = 0.0 if from_l2 else 3.0 + dram_bytes / 4.8e6  # a trip to DRAM and back, and the bytes
     l2 = (load_sectors + store_sectors) * 32 / (132 * 32 * clock)
     reductions = reduction_sectors / (48 * clock)

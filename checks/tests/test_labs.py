@@ -1,14 +1,16 @@
 """Every lab, blank and solved, and every mistake it knows."""
 
 import ast
+import importlib
 import inspect
+import os
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from checks import notebook
+from checks import compare, notebook
 from checks.__main__ import grade_lab
 from checks.carry import load_answers, solution_module
 from checks.exercise import LABS, Mistake, lab_exercises
@@ -131,6 +133,26 @@ def test_every_mistake_is_rejected_and_named(exercise, mistake):
     assert report.mistake is mistake, f"taken for: {report.mistake and report.mistake.name}\n{report.text()}"
     assert mistake.name in " ".join(report.text().split())
     assert report.json()["mistake"] == mistake.name
+
+
+@pytest.mark.skipif(
+    os.environ.get("MSDA_TWICE") != "1", reason="not run: MSDA_TWICE=1 tries every mistake twice (8 minutes)"
+)
+@pytest.mark.timeout(1200)
+def test_every_mistake_does_the_same_twice():
+    """What the test above takes for granted, since it compares a mistake with what it has just done."""
+    grade_module = importlib.import_module("checks.grade")  # `checks.grade` is the function
+    for exercise, mistake in (one.values for one in all_mistakes()):
+        runs = [grade_module._Run(exercise, mistake, FIXED_SEED, False) for _ in range(2)]
+        for run in runs:
+            run.report(diagnose=False)
+        for (item, _, first), (_, _, second) in zip(*(run.outcomes for run in runs), strict=True):
+            assert (first.error is None) == (second.error is None), (exercise.name, mistake.name, item)
+            if first.error is not None:
+                same = [grade_module._signature(one.error, True) for one in (first, second)]
+                assert same[0] == same[1], (exercise.name, mistake.name, item)
+            else:
+                assert compare.same(first.value, second.value), (exercise.name, mistake.name, item)
 
 
 def test_mistakes_have_names_of_their_own(lab):

@@ -73,7 +73,7 @@ def _flops(fp32: float, tensor: float) -> dict[str, float]:
 GPUS: dict[str, GPU] = {
     g.name: g
     for g in (
-        GPU("H200", 90, 132, 1.98, 4.8e12, 50 * _MB, _flops(67, 989)),
+        GPU("H200", 90, 132, 1.98, 4.8e12, 60 * _MB, _flops(67, 989)),
         GPU("H100", 90, 132, 1.98, 3.35e12, 50 * _MB, _flops(67, 989)),
         GPU("A100", 80, 108, 1.41, 2.039e12, 40 * _MB, _flops(19.5, 312), shared=164 * 1024),
         GPU("B200", 100, 148, 1.965, 7.7e12, 126 * _MB, _flops(75, 2250)),

@@ -307,9 +307,9 @@ def test_corners_without_a_sign_are_the_same():
 )
 def test_every_query_is_somebodys_once(levels):
     lists = plan.work_lists(levels, torch.device("cpu"))
-    assert lists.queries == sum(h * w for h, w in levels)
-    seen = torch.zeros(lists.queries, dtype=torch.int)
-    covered = torch.full((len(levels), lists.queries), -1)  # by which merge
+    queries = sum(h * w for h, w in levels)
+    seen = torch.zeros(queries, dtype=torch.int)
+    covered = torch.full((len(levels), queries), -1)  # by which merge
     for first, W, H, x, y, target, width, height, slot in lists.merges.tolist():
         rows = torch.arange(y, min(y + height, H))[:, None] * W + torch.arange(x, min(x + width, W))
         assert (covered[target, first + rows] == -1).all()
@@ -363,7 +363,7 @@ def test_forward_and_gradients_are_exact(make_call, assert_close, launches, dtyp
     assert 0 < sum(((flags >> k) & 1).sum() for k in range(4)) < flags.numel()
 
 
-def test_three_levels_five_and_an_odd_number_of_heads(make_call, assert_close):
+def test_three_levels_and_an_odd_number_of_heads(make_call, assert_close):
     """L = 3, as in Mask2Former, and levels that do not get smaller; M = 3 in float32; gaps, which are NaN."""
     levels = ((2, 12), (3, 3), (2, 6))
     call = encoder_call(make_call, levels=levels, M=3, gap=2)
@@ -372,10 +372,33 @@ def test_three_levels_five_and_an_odd_number_of_heads(make_call, assert_close):
     grads = backward(call, levels)
     check_gradients(clean, grads, assert_close)
     assert (grads[0][:, :2] == 0).all()
-    levels = ((1, 6), (2, 2), (1, 1), (3, 1), (1, 2))
-    call = encoder_call(make_call, levels=levels, B=2, dtype=torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "levels", [((1, 6), (2, 2), (1, 1), (3, 1), (1, 2)), ((1, 3), (1, 1)) * 4], ids=["five", "eight"]
+)
+def test_more_levels_than_are_worked_on_together(make_call, assert_close, levels, dtype):
+    call = encoder_call(make_call, levels=levels, B=2, dtype=dtype)
     assert_close(forward(call, levels), reference.exact(*call.inputs))
     check_gradients(call, backward(call, levels), assert_close)
+
+
+@pytest.mark.parametrize(
+    "value, loc, attn",
+    [(torch.float16, torch.float32, torch.float16), (torch.float32, torch.float16, torch.bfloat16)],
+    ids=str,
+)
+def test_each_in_a_dtype_of_its_own(make_call, assert_close, value, loc, attn):
+    levels = ((4, 12), (2, 6), (1, 3))
+    call = encoder_call(make_call, levels=levels, dtype=value, loc_dtype=loc)
+    call = call._replace(attn=call.attn.to(attn))
+    assert_close(forward(call, levels), reference.exact(*call.inputs))
+    grads, exact = backward(call, levels), reference.exact_gradients(*call)
+    assert [g.dtype for g in grads] == [value, loc, attn]
+    for grad, truth, name in zip(grads, exact, ("grad_value", "grad_locations", "grad_attention")):
+        narrow = VALUE[value] if name == "grad_value" else max(OTHER[value], OTHER[grad.dtype])
+        assert_close(grad, truth, narrow, name)
 
 
 @pytest.mark.parametrize("accumulate", [False, True])

@@ -101,7 +101,7 @@ def worthwhile(value: Tensor, sampling_locations: Tensor) -> bool:
     """Is a call that suits one that gains, wherever its points lie? What is merged unasked, as measured (LOG.md).
 
     In 16 bits a step gains 1.6 at offsets of 2 pixels, and loses at most 2 % where nothing can be merged. In float32 the
-    two are 1.3 and 6 %: not unasked. Elsewhere than on SM 9.0 the kernels compile and are right, and nobody has timed them.
+    two are 1.3 and 6 %: not unasked. (A forward alone gains 1.1 to 1.2, and loses 4 % in fp16 on uniform locations.) Elsewhere than on SM 9.0 the kernels compile and are right, and nobody has timed them.
     """
     large = value.shape[0] * sampling_locations.shape[1] * value.shape[2] >= ENOUGH
     return large and value.dtype in _16_BITS and _capability(value.device) == 90

@@ -45,7 +45,8 @@ def forward_tile_kernel(
     """One program: a row of `Lists.tiles` for BLOCK_M neighbouring heads of one batch item, D = 32.
 
     Args:
-        value_ptr: 16-byte aligned, in 16 bits it is read as words; BLOCK_M: 2 in 16 bits, 1 in float32.
+        value_ptr, loc_ptr, out_ptr: 16-byte aligned, read and written in words and pairs; BLOCK_M: 2 in 16 bits, 1 in float32;
+        UNROLL: points of a level at a time.
     """
     T: tl.constexpr = value_ptr.dtype.element_ty
     ROW: tl.constexpr = 32 if T == tl.float32 else 16  # words

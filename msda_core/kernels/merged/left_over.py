@@ -13,30 +13,35 @@ from msda_core.device import load_triton
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["OUTSIDE", "add_corners", "corners_unsigned", "left_over_kernel"]
+__all__ = ["add_corners", "cell", "corners_unsigned", "left_over_kernel"]
 
 #: A coordinate past the last pixel of any level, whose pixels 32-bit offsets can number, and that an int32 still holds.
 OUTSIDE = tl.constexpr(2.0**27)
 
 
 @triton.jit
-def corners_unsigned(x, y, W, H):
-    """What `forward.corners` returns, 13 % fewer instructions of `points`: read without its sign, a negative x0 is larger than any W.
+def cell(x, y):
+    """The upper left pixel of a point in pixel coordinates, and how far past it the point is: x0, y0, fx, fy.
 
-    A minimum or maximum is one instruction where a choice is two; of a NaN and a number it takes the number. And OUTSIDE,
-    unlike W + 1, takes no register.
+    Far outside is as good as just outside, and fits an int. A minimum or maximum is one instruction where a choice is two; of
+    a NaN and a number it takes the number, which is outside, too. And OUTSIDE, unlike W + 1, takes no register.
     """
     x = tl.minimum(tl.maximum(x, -2.0), OUTSIDE)
     y = tl.minimum(tl.maximum(y, -2.0), OUTSIDE)
     x_floor = tl.floor(x)
     y_floor = tl.floor(y)
-    x0 = x_floor.to(tl.int32)
-    y0 = y_floor.to(tl.int32)
+    return x_floor.to(tl.int32), y_floor.to(tl.int32), x - x_floor, y - y_floor
+
+
+@triton.jit
+def corners_unsigned(x, y, W, H):
+    """What `forward.corners` returns, 13 % fewer instructions of `points`: read without its sign, a negative x0 is larger than any W."""
+    x0, y0, fx, fy = cell(x, y)
     left = x0.to(tl.uint32) < W.to(tl.uint32)
     right = (x0 + 1).to(tl.uint32) < W.to(tl.uint32)
     top = y0.to(tl.uint32) < H.to(tl.uint32)
     bottom = (y0 + 1).to(tl.uint32) < H.to(tl.uint32)
-    return x0, y0, x - x_floor, y - y_floor, left, right, top, bottom
+    return x0, y0, fx, fy, left, right, top, bottom
 
 
 @triton.jit

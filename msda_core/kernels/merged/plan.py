@@ -32,14 +32,12 @@ class Lists(NamedTuple):
         tiles: (n, 8): first query, width and height of the query level; x and y of a `TILE` of it; three unused.
         slots: (n, L): for each of `tiles` and each level, the slot of the merge that covers it, or -1 where there is none.
         spans: (n, 3): first query, one past the last, target level. Together they cover what `merges` covers.
-        queries: how many there are.
     """
 
     merges: Tensor
     tiles: Tensor
     slots: Tensor
     spans: Tensor
-    queries: int
 
 
 @triton.jit
@@ -62,9 +60,9 @@ def tile_row(n, tile_x, tile_y, query_W, query_H, first, m, M: tl.constexpr, TIL
 
 
 def merge_tile(query_width: int, target_width: int) -> tuple[int, int] | None:
-    """Width and height of the query tiles that are merged at a target level, 8×4 to 8×8 of its pixels; None for not at all.
+    """Width and height of the query tiles that are merged at a target level; None for not at all.
 
-    On a query's own level, and on finer ones, neighbours share too few pixels for a window to pay.
+    That is 8×8, 8×4 and 4×4 of its pixels where it is 2, 4 and 8 times as coarse. On a query's own level, and on finer ones, neighbours share too few pixels for a window to pay.
     """
     if 3 * target_width > 2 * query_width:
         return None
@@ -142,5 +140,4 @@ def _make(levels: tuple[tuple[int, int], ...], device: torch.device) -> Lists:
         table([entry[3] for entry in tiles], 8),
         table([entry[4] for entry in tiles], len(levels)),
         table(spans, 3),
-        first,
     )

@@ -7,7 +7,8 @@ As in the plain backward, a point's gradients come from the dot products of its 
   collide in L1's banks. A program owns two neighbouring heads, interleaved so that the rows of one load phase belong to
   both, and fill the line. A float32 row is a whole line, and one head will do.
 - In 16 bits the dot products run on tensor cores, on the registers as they were loaded (`words.dots`).
-- The loads of several levels are under way before the first is used: this kernel waits for loads more than for anything.
+- It waits for the way into L2. So a query's parameters come in one load for all levels, and gradients of several levels leave
+  in one store; and in 16 bits the loads of several levels are under way before the first is used.
 - What no window has taken is added here, plainly, since pixels, weights and grad_out are at hand: the queries' own level,
   finer ones, and tiles that were not worth merging (`merged`, written by `window`).
 
@@ -26,7 +27,7 @@ __all__ = ["points_16_kernel", "points_32_kernel"]
 
 
 @triton.constexpr_function
-def at_once(first, together, L):
+def levels_together(first, together, L):
     """How many of the levels from `first` on are worked on together."""
     return min(together, L - first)
 
@@ -75,6 +76,7 @@ def load_parameters(loc_ptr, attn_ptr, offs, chunk, FIRST: tl.constexpr, COUNT: 
         offs: [N], of the point on level 0; chunk: which of the LANES lanes of a row.
     """
     K: tl.constexpr = 4
+    tl.static_assert(COUNT <= LANES)
     level = FIRST + tl.minimum(chunk, COUNT - 1)
     x, y = load_pair(loc_ptr, offs + level * K)
     a = tl.load(attn_ptr + offs + level * K).to(tl.float32)
@@ -166,7 +168,7 @@ def ask_for_parameters(
     """Locations, weights and grad_out of all queries of the tile, which the program will come to one after another.
 
     Element i of the block, from 0 on, asks for one line. Of weights and grad_out there are as many as queries, and of
-    locations, too, or in float32 twice as many.
+    locations, too, or in float32 twice as many: for L = 4. Of more levels only the first are asked for.
     """
     LINES: tl.constexpr = 4 if loc_ptr.dtype.element_ty == tl.float32 else 3
     tl.static_assert(i.shape[0] >= LINES * TILE_X * TILE_Y)
@@ -223,25 +225,27 @@ def points_16_kernel(
         loc_ptr, attn_ptr, grad_out_ptr, i, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, L * K, D, TILE_X, TILE_Y, PTX
     )  # fmt: skip
     for first in tl.static_range(0, L, TOGETHER):
-        Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, at_once(first, TOGETHER, L))
-        to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, at_once(first, TOGETHER, L), 2)
+        Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, levels_together(first, TOGETHER, L))
+        to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, levels_together(first, TOGETHER, L), 2)
         for n in range(0, TILE_X * TILE_Y, AT_ONCE):
             row, mask = tile_row(n + i // 32, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, TILE_X)
             offs = (row + head) * (L * K) + point
-            xs, ys, attns = load_parameters(loc_ptr, attn_ptr, offs, chunk, first, at_once(first, TOGETHER, L), 4)
+            xs, ys, attns = load_parameters(
+                loc_ptr, attn_ptr, offs, chunk, first, levels_together(first, TOGETHER, L), 4
+            )
             loads = ()
             g = tl.load(grad_words_ptr + ((row + grad_head) * HALF + chunk * 4)[:, None] + words)
-            for u in tl.static_range(at_once(first, TOGETHER, L)):
+            for u in tl.static_range(levels_together(first, TOGETHER, L)):
                 offs_c = head * HALF + chunk * 4
                 loads = loads + (load_corners(words_ptr, xs[u], ys[u], Ws[u], Hs[u], starts[u], offs_c, M * HALF),)
             second = chunk == head + 2  # two lanes of four hold what `dots` finds: each stores one level
-            for u in tl.static_range(0, at_once(first, TOGETHER, L), 2):
+            for u in tl.static_range(0, levels_together(first, TOGETHER, L), 2):
                 grads = (gradients(loads[u], g, attns[u], Ws[u], Hs[u], i // 4, T, PTX),)
-                if u + 1 < at_once(first, TOGETHER, L):
+                if u + 1 < levels_together(first, TOGETHER, L):
                     grads = grads + (gradients(loads[u + 1], g, attns[u + 1], Ws[u + 1], Hs[u + 1], i // 4, T, PTX),)
                 offs_u = offs + (first + u) * K
                 store_levels(grad_loc_ptr, grad_attn_ptr, offs_u, grads, second, mask & (chunk % 2 == head), PTX)
-            for u in tl.static_range(at_once(first, TOGETHER, L)):
+            for u in tl.static_range(levels_together(first, TOGETHER, L)):
                 if (to_add >> (2 * u)) & 3 != 0:
                     v_00, v_01, v_10, v_11, offs_00, offs_10, fx, fy, left, right, top, bottom = loads[u]
                     here = mask & ((to_add >> (2 * u + head)) & 1 == 1)
@@ -275,7 +279,12 @@ def points_32_kernel(
     """One program: a row of `Lists.tiles` for one (batch item, head); float32 value, D = 32, K = 4.
 
     Element i of a block is query i // 32, point (i // 8) % 4, channels 4 (i % 8) to 4 (i % 8) + 3.
+
+    Args:
+        value_ptr, loc_ptr, grad_out_ptr: 16-byte aligned; merged_ptr: (B, M, SLOTS) int32; AT_ONCE: queries at a time;
+        TOGETHER: levels whose parameters are loaded, and gradients stored, at once: eight lanes hold them, two a level.
     """
+    tl.static_assert(2 * TOGETHER <= 8)
     D: tl.constexpr = 32
     K: tl.constexpr = 4
     tile = tl.program_id(0)
@@ -291,16 +300,18 @@ def points_32_kernel(
     point = (i // 8) % 4
     offs_d = (chunk * 4)[:, None] + tl.arange(0, 4)[None, :]
     for first in tl.static_range(0, L, TOGETHER):
-        Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, at_once(first, TOGETHER, L))
-        to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, at_once(first, TOGETHER, L), 1)
+        Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, levels_together(first, TOGETHER, L))
+        to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, levels_together(first, TOGETHER, L), 1)
         for n in range(0, TILE_X * TILE_Y, AT_ONCE):
             row, mask = tile_row(n + i // 32, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, TILE_X)
             offs = row * (L * K) + point
-            xs, ys, attns = load_parameters(loc_ptr, attn_ptr, offs, chunk, first, at_once(first, TOGETHER, L), 8)
+            xs, ys, attns = load_parameters(
+                loc_ptr, attn_ptr, offs, chunk, first, levels_together(first, TOGETHER, L), 8
+            )
             g = tl.load(grad_out_ptr + (row * D)[:, None] + offs_d)
             grad_attn = tl.zeros([32 * AT_ONCE], tl.float32)
             grad_loc = tl.zeros([32 * AT_ONCE], tl.float32)
-            for u in tl.static_range(at_once(first, TOGETHER, L)):
+            for u in tl.static_range(levels_together(first, TOGETHER, L)):
                 W = Ws[u]
                 H = Hs[u]
                 a = attns[u]
@@ -333,11 +344,11 @@ def points_32_kernel(
             tl.store(
                 grad_attn_ptr + offs_attn,
                 grad_attn.to(grad_attn_ptr.dtype.element_ty),
-                mask=mask & (chunk < at_once(first, TOGETHER, L)),
+                mask=mask & (chunk < levels_together(first, TOGETHER, L)),
             )
             offs_loc = 2 * (offs + (first + chunk // 2) * K) + chunk % 2
             tl.store(
                 grad_loc_ptr + offs_loc,
                 grad_loc.to(grad_loc_ptr.dtype.element_ty),
-                mask=mask & (chunk < 2 * at_once(first, TOGETHER, L)),
+                mask=mask & (chunk < 2 * levels_together(first, TOGETHER, L)),
             )

@@ -26,13 +26,13 @@ Bytes it should move: locations, weights and grad_out once for each target level
 """
 
 from msda_core.device import load_triton
-from msda_core.kernels.merged.left_over import OUTSIDE
+from msda_core.kernels.merged.left_over import cell
 from msda_core.kernels.merged.words import pack, split, sum_of_products, weighted_rows
 
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["COLUMNS", "GROUPS", "ROWS", "merge_window_kernel"]
+__all__ = ["merge_window_kernel"]
 
 COLUMNS = tl.constexpr(16)  # of a window
 GROUPS = tl.constexpr(3)  # of four rows, each an accumulator of 64 pixels
@@ -98,6 +98,12 @@ def displacement(x, y, W, H, centre_x, centre_y):
 
 
 @triton.jit
+def in_window(column, row):
+    """Are all four pixels of a point in the window whose upper left one is at (column, row) of it?"""
+    return (column >= 0) & (column < COLUMNS - 1) & (row >= 0) & (row < ROWS - 1)
+
+
+@triton.jit
 def place_window(xs, ys, W, H, centre_x, centre_y):
     """The window around a sample of points, and whether half of them lie in it.
 
@@ -124,8 +130,7 @@ def place_window(xs, ys, W, H, centre_x, centre_y):
     for k in tl.static_range(4):
         column = (at[k] & 0xFFFF) - FAR + centre_x - window_x
         row = (at[k] >> 16) - FAR + centre_y - window_y
-        inside = (column >= 0) & (column < COLUMNS - 1) & (row >= 0) & (row < ROWS - 1)
-        votes += inside.to(tl.int32)
+        votes += in_window(column, row).to(tl.int32)
     worth = (tl.sum(votes, 0) >= 0).to(tl.int32)
     return window_x, window_y, worth
 
@@ -139,17 +144,12 @@ def place(x, y, W, H, window_x, window_y):
         NOWHERE for a point that adds nothing here; fx, fy: how far past that pixel, [0, 1); missed: it touches the image,
         but not only the window.
     """
-    x = tl.minimum(tl.maximum(x * W - 0.5, -2.0), OUTSIDE)  # far is as good as just outside, and fits an int; a NaN,
-    y = tl.minimum(tl.maximum(y * H - 0.5, -2.0), OUTSIDE)  # which loses to any number here, is outside, too
-    x_floor = tl.floor(x)
-    y_floor = tl.floor(y)
-    x0 = x_floor.to(tl.int32)
-    y0 = y_floor.to(tl.int32)
+    x0, y0, fx, fy = cell(x * W - 0.5, y * H - 0.5)
     alive = (x0 >= -1) & (x0 < W) & (y0 >= -1) & (y0 < H)
     column = x0 - window_x
     row = y0 - window_y
-    inside = (column >= 0) & (column < COLUMNS - 1) & (row >= 0) & (row < ROWS - 1)
-    return column, tl.where(alive & inside, row, NOWHERE), x - x_floor, y - y_floor, alive & (inside == 0)
+    inside = in_window(column, row)
+    return column, tl.where(alive & inside, row, NOWHERE), fx, fy, alive & (inside == 0)
 
 
 # --------------------------------------------------------------------------------------------------- weights in a window
@@ -295,6 +295,7 @@ def merge_window_kernel(
         TERMS: 16-bit terms of a weight, 1 or 2; CHUNK_X, CHUNK_Y: queries of a chunk; LARGEST: of grad_value's format.
     """
     N: tl.constexpr = CHUNK_X * CHUNK_Y
+    tl.static_assert(ROWS == 4 * GROUPS)
     m = tl.program_id(0) % M  # neighbouring heads' locations share lines: let them run together
     b = tl.program_id(1)
     merges_ptr += (tl.program_id(0) // M) * 9
