@@ -195,7 +195,7 @@ def cuts_under_registers(dtype: str) -> tuple[Picture, float]:
             slower = [v / times[f"F {cut} {{'ORDER': 0, 'EVICT': 0}} None"] for v, cut in zip(values, cuts)]
     axes.set_xticks(
         range(len(cuts)),
-        [f"{q} queries × {m} head{'s' * (m > 1)}\n× {p} points, {w} warps" for q, m, p, w in cuts],
+        [f"{q} queries × {m} head{'s' * (m > 1)}\n× {p} points, {w} warp{'s' * (w > 1)}" for q, m, p, w in cuts],
         fontsize=8,
     )
     axes.set(ylabel="µs", title=f"encoder forward, {dtype}, H200")
