@@ -116,6 +116,7 @@ class _Run:
         self.outcomes: list[tuple[Callable, int, Outcome]] = []  # in order, for recognising mistakes
         self._failing: list[tuple[Callable, int, Outcome]] = []  # those that did not hold
         self._states: list[str] = []  # how: "fail" or "crash"
+        self._behaviour: dict = {}  # what mistakes did on this run's own seed, as `_KNOWN` holds what they always do
         self._launches: list = []
         self._compilation: kernels.Compilation | None = None
         self._bar = _Bar(exercise.name, len(exercise.cases) + len(exercise.properties)) if progress else None
@@ -291,14 +292,13 @@ class _Run:
         """Keep what the answer did; and if it is a known mistake, spare it the next time somebody is compared with it."""
         self.outcomes.append((item, draw.seed, outcome))
         if self.mistake is not None:
-            self._remember({}, self.mistake, item, draw, outcome)
+            self._remember(self.mistake, item, draw, outcome)
 
-    @staticmethod
-    def _remember(behaviour: dict, mistake: Mistake, item: Any, draw: Draw, outcome: Outcome) -> tuple:
-        """File what a mistake did: for good, if it will always be that, or else in `behaviour`."""
+    def _remember(self, mistake: Mistake, item: Any, draw: Draw, outcome: Outcome) -> tuple:
+        """File what a mistake did: for good, if it will always be that, or else for this run."""
         kept = None if draw.untouched else draw.seed
         entry = (outcome, mistake, item)
-        (_KNOWN if kept in (None, FIXED_SEED) else behaviour)[id(mistake), id(item), kept] = entry
+        (_KNOWN if kept in (None, FIXED_SEED) else self._behaviour)[id(mistake), id(item), kept] = entry
         return entry
 
     def _recognise(self, shown: tuple | None) -> Mistake | None:
@@ -319,7 +319,6 @@ class _Run:
         known = {id(outcome) for _, _, outcome in failing}
         rest = [one for one in self.outcomes if usable(one[2]) and not is_property(one) and id(one[2]) not in known]
         everything = sorted(failing + rest, key=is_property)
-        behaviour: dict = {}  # the same on this run's own seed
         title = lambda one: one[0].name if is_property(one) else one[0].__name__  # noqa: E731
         # An edge case that raises need not hide what is wrong with all the others.
         returned = [one for one in failing if one[2].error is None and not is_property(one)]
@@ -334,21 +333,24 @@ class _Run:
                 mistakes = [mistake for mistake in self.exercise.mistakes if not mistake.only]
             for exactly in (True, False):
                 for mistake in mistakes:
-                    if picked and all(self._behaves(behaviour, mistake, exactly, *one) for one in picked):
+                    if picked and all(self._behaves(mistake, exactly, *one) for one in picked):
                         return mistake
         return None
 
-    def _behaves(
-        self, behaviour: dict, mistake: Mistake, exactly: bool, item: Any, seed: int, outcome: Outcome
-    ) -> bool:
+    def _behaves(self, mistake: Mistake, exactly: bool, item: Any, seed: int, outcome: Outcome) -> bool:
         whose = (id(mistake), id(item))
         found = next(
-            (known[key] for known in (_KNOWN, behaviour) for key in ((*whose, None), (*whose, seed)) if key in known),
+            (
+                known[key]
+                for known in (_KNOWN, self._behaviour)
+                for key in ((*whose, None), (*whose, seed))
+                if key in known
+            ),
             None,
         )
         if found is None:
             draw = Draw(seed)
-            found = self._remember(behaviour, mistake, item, draw, self._try(mistake, item, draw))
+            found = self._remember(mistake, item, draw, self._try(mistake, item, draw))
         other = found[0]
         if other.timeout is not None or other.reached:
             return False

@@ -182,8 +182,9 @@ def kernel_text(function: str, *changes: tuple[str, str]) -> str:
 
 @pytest.mark.browser
 @pytest.mark.timeout(900)
-def test_typed_saved_and_graded_in_the_editor():
+def test_typed_saved_and_graded_in_the_editor(monkeypatch):
     """From stub to a missing mask, to what only the interpreter takes, to right; the file that the editor saved; then all of it."""
+    monkeypatch.setenv("MSDA_PATIENCE", "5")
     load = "x = tl.load(x_ptr + offs, mask=mask)"
     with (
         browser.copied_labs({LAB: blank_text(LAB)}) as folder,

@@ -95,9 +95,8 @@ def test_points(target, dtype):
     lowering = launched("points", dtype, target)
     assert_adds_with(lowering, ATOMICS[DTYPES[dtype]][target])
     assert any(".v4.b32" in load for load in lowering.loads), lowering.loads  # rows of value, 16 bytes a lane
-    if (
-        target >= 90
-    ):  # the lanes of a row hand each other parameters by shuffles; on older GPUs the additions need an exchange
+    # The lanes of a row hand each other parameters by shuffles. On older GPUs the additions need an exchange.
+    if target >= 90:
         assert "BAR.SYNC" not in lowering.sass
     if dtype == F32:
         assert_all_in_registers(lowering)
