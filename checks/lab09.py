@@ -5,7 +5,9 @@ truth about them is read by the machine, not by the solution.
 """
 
 import math
+import re
 import weakref
+from collections import Counter
 
 import torch
 from torch import Tensor
@@ -31,6 +33,20 @@ if device.NO_TRITON is None:
         old = tl.atomic_add(out_ptr, 1.0, sem="relaxed")
         taken = tl.atomic_cas(hist_ptr + 40, 0, 1)
         tl.store(out_ptr + 1, old + taken)
+
+    @triton.jit
+    def spellings_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+        """One addition in both spellings, `red` and an `atom` that nobody reads: Triton's versions differ in which they write."""
+        ATOM: tl.constexpr = "atom.global.gpu.relaxed.add.u32 $0, [$1], 1;"
+        RED: tl.constexpr = "red.global.gpu.relaxed.add.f32 [$1], $2;\nmov.b32 $0, 0;"
+        FOUR: tl.constexpr = "atom.global.gpu.relaxed.add.v4.f32 {$0, $1, $2, $3}, [$4], {$5, $5, $5, $5};"
+        offs = 4 * tl.arange(0, BLOCK)
+        at = (out_ptr + offs).to(tl.int64)
+        tl.inline_asm_elementwise(ATOM, "=r,l", [at], tl.int32, False, 1)
+        x = tl.load(x_ptr + offs)
+        tl.inline_asm_elementwise(RED, "=r,l,f", [at, x], tl.int32, False, 1)
+        tl.inline_asm_elementwise(FOUR, "=f,=f,=f,=f,l,f", [at, x], (tl.float32, tl.float32, tl.float32, tl.float32), False, 1)
+        tl.store(x_ptr + offs, tl.atomic_add(out_ptr + offs, x, sem="relaxed"))
 
     @triton.jit
     def crossed_kernel(
@@ -191,11 +207,13 @@ def _classified(ptx: str) -> tuple[list[int], list[int], list[int]]:
     lines = [line.strip() for line in ptx.splitlines()]
     labels = {line.split(":")[0]: n for n, line in enumerate(lines) if line.startswith("$") and ":" in line}
     jumps = [(n, line.rstrip(";").split()[-1]) for n, line in enumerate(lines) if " bra" in f" {line}" and ";" in line]
+    named = Counter(re.findall(r"%\w+", ptx))
     kinds, start = ([], [], []), 0
     for one in (i for i in instructions(ptx) if i.kind == "atomic"):
         at = start = lines.index(one.text, start)
         start += 1
-        kind = 1 if one.returns else 0
+        old = one.text.split("[")[0].partition(one.mnemonic)[2]  # empty, a register, or some in braces
+        kind = 1 if any(named[register] > 1 for register in re.findall(r"%\w+", old)) else 0
         if "cas" in one.mnemonic.split("."):
             back = next((labels.get(label, len(lines)) < at for n, label in jumps if n > at), False)
             kind = 2 if back else 1
@@ -228,6 +246,13 @@ def out_of_line(draw: Draw):
     return (_listing(DTYPES[draw.integer(1, 2)], (9, 0), aligned=False),)
 
 
+def in_both_spellings(draw: Draw):
+    """another kernel, with additions as `red`, and as `atom` with and without somebody who reads the old value"""
+    from msda_core import machine
+
+    return (machine.lower(spellings_kernel, "*fp32", "*fp32", BLOCK=512, num_warps=1, target=LATER[draw.integer(0, 1)]).ptx,)
+
+
 def every_kind(draw: Draw):
     """another kernel, with an addition whose old value is used, a swap that is tried once, and shared memory"""
     from msda_core import machine
@@ -245,7 +270,7 @@ VECTOR = "int(many or 1) * int(bits) // 8 * (2 if pair else 1)"
 exercise(
     "09.classify_atomics",
     reference=_classified,
-    cases=[one_number_each, in_pairs, in_vectors, in_loops, out_of_line, every_kind],
+    cases=[one_number_each, in_pairs, in_vectors, in_loops, out_of_line, in_both_spellings, every_kind],
     guarded=True,
     limit=LIMIT,
     axes=["instruction"],
@@ -279,7 +304,7 @@ exercise(
         ),
         Mistake(
             "when a loop of compare-and-swap is taken for a reduction",
-            _wrong_classify(('found[1] == "red"', 'found[1] == "red" or ("cas" in words and again)')),
+            _wrong_classify(("loops.append(size)", "reductions.append(size)")),
             "It compares, swaps if nobody was in between, and else? Look at the branch after it.",
         ),
         Mistake(
@@ -319,13 +344,23 @@ exercise(
         ),
         Mistake(
             "when returning atomics and reductions are not told apart",
-            _wrong_classify(('found[1] == "red"', '"cas" not in words')),
-            "`atom` waits for an answer, `red` does not.",
+            _wrong_classify(('read or "cas" in words', "False")),
+            "Whoever reads the old value waits for it. Is the register in front of the bracket named again?",
         ),
         Mistake(
             "when every atomic is taken for a returning one",
-            _wrong_classify(('found[1] == "red"', "False")),
+            _wrong_classify(('read or "cas" in words', "True")),
             "A `red` brings nothing back. It has a list of its own, the first.",
+        ),
+        Mistake(
+            "when every `atom` is taken for a returning one",
+            _wrong_classify(('read or "cas" in words', 'found[1] == "atom"')),
+            "Look for the register into which its old value goes. If nothing names it again, nobody waits for it.",
+        ),
+        Mistake(
+            "when a register is found inside a longer name",
+            _wrong_classify((r"{register}\b", "{register}")),
+            "`%r1` is the beginning of `%r12`, too. A name ends where no letter or digit follows: `\\b`.",
         ),
         Mistake(
             "when a swap is counted as the number that it adds",
@@ -347,10 +382,11 @@ exercise(
         "Open the listing of bfloat16 on SM 8.9 and look for `atom`. What happens to the value it brings back, and where "
         "does the branch below it lead?",
         "Walk over every `red.` and `atom.` in the text. The words between the dots hold everything: global or shared, "
-        "`cas` or not, and at the end how many numbers of how many bits. For a `cas`, look further for the next `bra`.",
-        '`re.finditer(r"\\b(red|atom)\\.([\\w.:]+)", ptx)` finds them, `found[2].split(".")` gives the words. The last word '
-        "has the bits (`f16x2` is twice 16), the one before may be `v4` or `v8`. A label stands at the start of its line "
-        "and ends in a colon; search for it in `ptx[: found.start()]`.",
+        "`cas` or not, and at the end how many numbers of how many bits. Between them and the bracket stand the registers "
+        "of the old value, if any: are they named anywhere else? For a `cas`, look further for the next `bra`.",
+        '`re.finditer(r"\\b(red|atom)\\.([\\w.:]+)\\s+([^\\[]*)", ptx)` finds them, `found[2].split(".")` gives the words, '
+        '`re.findall(r"%\\w+", found[3])` the registers. The last word has the bits (`f16x2` is twice 16), the one before may be '
+        "`v4` or `v8`. A label stands at the start of its line and ends in a colon; search for it in `ptx[: found.start()]`.",
     ],
 )
 

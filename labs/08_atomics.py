@@ -438,8 +438,8 @@ def _(atomic_dtype, atomic_target, guess_order):
             "512 numbers added by 64 threads, 8 a thread. What your own compiler makes of it:\n\n"
             "| `sem` | PTX | instructions a thread | waits for earlier writes | empties L1 |\n|:--|:--|--:|--:|--:|\n"
             + "\n".join(_rows)
-            + "\n\n`atom` brings the old value back, `red` does not. `v4` or `v8` is that many numbers at once. `cas` is a loop that "
-            "tries until nobody was in between. The waits (`MEMBAR`) and the emptied cache (`CCTL.IVALL`) are counted in the machine "
+            + "\n\n`red` brings no old value back; an `atom` does, unless nothing reads it: then it becomes a `red`, too. "
+            "`v4` or `v8` is that many numbers at once. `cas` is a loop that tries until nobody was in between. The waits (`MEMBAR`) and the emptied cache (`CCTL.IVALL`) are counted in the machine "
             "code."
         )
 

@@ -269,9 +269,10 @@ def _(guess_listing, lab08_file, listed_dtype, listed_gpu):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Three kinds, then. A **reduction** (`red`) is sent off and forgotten. A **returning atomic** (`atom`) brings
-    the old value back, and whoever uses it has to wait for it. A **loop** is made of `atom.cas`, compare and swap, and of a branch that leads back to where it
-    began. Write a reader for them, so that you can look at twelve listings at once. A label looks like `$L__BB0_2:` at the start of
+    Three kinds, then. A **reduction** is sent off and forgotten. PTX has the word `red` for it. But some versions of Triton write
+    `atom` all the same, with registers for the old value that nothing reads again; the machine code is one `RED` for both, as the table
+    further down shows. A **returning atomic** is an `atom` whose old value somebody reads, and has to wait for. A **loop** is made of
+    `atom.cas`, compare and swap, and of a branch that leads back to where it began. Write a reader for them, so that you can look at twelve listings at once. A label looks like `$L__BB0_2:` at the start of
     a line, a branch like `@%p149 bra $L__BB0_2;`. How much an instruction moves stands at its end: `b32` is 32 bits, `f16x2`
     two halves in one register, `v8.bf16` eight numbers. `noftz` says that the smallest numbers are not flushed to zero: read past it.
     """)
@@ -284,9 +285,10 @@ def classify_atomics(ptx: str) -> tuple[list[int], list[int], list[int]]:
 
     Returns:
         (reductions, returning, loops): the bytes of every instruction, in the order of the text.
-        A reduction is a `red`, which returns nothing. A returning atomic is an `atom`, which
-        brings the old value back. A loop is an `atom` that compares and swaps, if the next branch
-        after it leads back to a label before it; its bytes are those of one swap.
+        A reduction is a `red`, or an `atom` (not a `cas`) into registers that the listing names
+        nowhere else. A loop is an `atom` that compares and swaps (`cas`), if the next branch after it
+        leads back to a label before it; its bytes are those of one swap. Any other `atom` is a
+        returning atomic.
     """
     raise NotImplementedError("09.classify_atomics")
 
@@ -353,12 +355,13 @@ def _(guess_listing, lab08_file, listed_dtype, listed_gpu):
             _lowering = compile_backward(_one, _dtype, _gpu, _aligned)
             _atomics = [one.mnemonic for one in _lowering.instructions if one.kind == "atomic"]
             _sass = _lowering.sass
+            _machine = re.search(r"\b(?:RED|ATOM)[\w.]*", _sass)[0]
             _rows.append(
-                f"| {_name} | `{_atomics[0]}` | {len(_atomics)} | {_sass.count('MEMBAR')} | {_sass.count('CCTL.IVALL')} | {_lowering.registers} |"
+                f"| {_name} | `{_atomics[0]}` | `{_machine}` | {len(_atomics)} | {_sass.count('MEMBAR')} | {_sass.count('CCTL.IVALL')} | {_lowering.registers} |"
             )
         return mo.md(
             f"{listed_dtype.selected_key} on {listed_gpu.selected_key}:\n\n"
-            "| your kernel | PTX | times | waits for earlier writes | empties L1 | registers |\n|:--|:--|--:|--:|--:|--:|\n"
+            "| your kernel | PTX | machine code | times | waits for earlier writes | empties L1 | registers |\n|:--|:--|:--|--:|--:|--:|--:|\n"
             + "\n".join(_rows)
             + "\n\nThe waits (`MEMBAR`) and the emptied cache (`CCTL.IVALL`) are counted in the machine code (SASS)."
         )

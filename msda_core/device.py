@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 
+import numpy as np
 import torch
 
 __all__ = ["ACTIVE", "INTERPRETED", "NO_TRITON", "describe", "load_triton"]
@@ -55,10 +56,12 @@ NO_TRITON = _no_triton()
 
 
 def load_triton():
-    """Import Triton in the chosen mode, once, and make its kernels transparent to `inspect`.
+    """Import Triton in the chosen mode, once, and mend two things about it.
 
     marimo, doctest and pytest all look through `__wrapped__` to find the source of a decorated function. Triton's
     kernel objects keep theirs in `fn`; without the alias marimo drops a cell that holds a kernel.
+
+    Of a NaN and a number, a GPU's minimum, maximum and clamp take the number. The interpreter does so from Triton 3.9 on.
 
     Returns:
         The module `triton`.
@@ -69,13 +72,24 @@ def load_triton():
     if NO_TRITON:
         raise ModuleNotFoundError(NO_TRITON, name="triton")
     import triton
-    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder
     from triton.runtime.jit import JITFunction
 
     for kind in (InterpretedFunction, JITFunction):
         if not hasattr(kind, "__wrapped__"):
             kind.__wrapped__ = property(lambda self: self.fn)
+    InterpreterBuilder.create_minnumf = lambda self, x, y: self.binary_op(x, y, np.fmin)
+    InterpreterBuilder.create_maxnumf = lambda self, x, y: self.binary_op(x, y, np.fmax)
+    InterpreterBuilder.create_clampf = _clamp
     return triton
+
+
+def _clamp(builder, x, low, high, propagate_nan):
+    from triton.language import PropagateNan
+
+    if propagate_nan == PropagateNan.ALL:
+        return builder.ternary_op(x, low, high, np.clip)
+    return builder.binary_op(builder.binary_op(x, low, np.fmax), high, np.fmin)
 
 
 class _Absent:

@@ -46,12 +46,13 @@ def classify_atomics(ptx: str) -> tuple[list[int], list[int], list[int]]:
 
     Returns:
         (reductions, returning, loops): the bytes of every instruction, in the order of the text.
-        A reduction is a `red`, which returns nothing. A returning atomic is an `atom`, which
-        brings the old value back. A loop is an `atom` that compares and swaps, if the next branch
-        after it leads back to a label before it; its bytes are those of one swap.
+        A reduction is a `red`, or an `atom` (not a `cas`) into registers that the listing names
+        nowhere else. A loop is an `atom` that compares and swaps (`cas`), if the next branch after it
+        leads back to a label before it; its bytes are those of one swap. Any other `atom` is a
+        returning atomic.
     """
     reductions, returning, loops = [], [], []
-    for found in re.finditer(r"\b(red|atom)\.([\w.:]+)", ptx):
+    for found in re.finditer(r"\b(red|atom)\.([\w.:]+)\s+([^\[]*)", ptx):
         words = found[2].split(".")
         if "global" not in words:
             continue
@@ -59,12 +60,14 @@ def classify_atomics(ptx: str) -> tuple[list[int], list[int], list[int]]:
         size = int(many or 1) * int(bits) // 8 * (2 if pair else 1)
         branch = re.search(r"\bbra(?:\.uni)?\s+(\S+);", ptx[found.end() :])
         again = branch is not None and f"\n{branch[1]}:" in ptx[: found.start()]
-        if found[1] == "red":
-            reductions.append(size)
-        elif "cas" in words and again:
+        registers = re.findall(r"%\w+", found[3])  # of the old value
+        read = any(len(re.findall(rf"{register}\b", ptx)) > 1 for register in registers)
+        if "cas" in words and again:
             loops.append(size)
-        else:
+        elif read or "cas" in words:
             returning.append(size)
+        else:
+            reductions.append(size)
     return reductions, returning, loops
 
 

@@ -128,25 +128,34 @@ def msda_bwd_kernel(
         tl.store(grad_loc_ptr + 2 * offs_rp + 1, grad_y.to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
 
 
-def backward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int) -> Launch:
-    """The measured way to cut a backward call, `itemsize` bytes per element of value; see LOG.md."""
+def backward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int, loops: bool = False) -> Launch:
+    """The measured way to cut a backward call, `itemsize` bytes per element of value; see LOG.md.
+
+    loops: each addition is a loop of compare-and-swap, as in bfloat16 below SM 9.0.
+    """
     BLOCK_D = min(triton.next_power_of_2(D), 128)
     if B * Q * M >= 2**17:  # pixels are hit again and again: keep them, and keep the programs small
         BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 256 // BLOCK_D))
-        return Launch(1, 1, BLOCK_P, BLOCK_D, num_warps=1)
-    # A pixel is read once or twice and then in the way of grad_value, which the L2 should hold instead.
-    BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 1024 // BLOCK_D))
-    BLOCK_M = 2 if itemsize == 2 and M % 2 == 0 and BLOCK_P * BLOCK_D <= 512 else 1  # at most 8 elements a lane
-    num_warps = min(max(1, BLOCK_M * BLOCK_P * BLOCK_D * itemsize // 512), 4)  # 16 bytes a lane and reduction
-    return Launch(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT="evict_first")
+        cut = Launch(1, 1, BLOCK_P, BLOCK_D, num_warps=1)
+    else:  # a pixel is read once or twice and then in the way of grad_value, which the L2 should hold instead
+        BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 1024 // BLOCK_D))
+        BLOCK_M = 2 if itemsize == 2 and M % 2 == 0 and BLOCK_P * BLOCK_D <= 512 else 1  # at most 8 elements a lane
+        num_warps = min(max(1, BLOCK_M * BLOCK_P * BLOCK_D * itemsize // 512), 4)  # 16 bytes a lane and reduction
+        cut = Launch(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT="evict_first")
+    if D % 2 or loops:  # every element is an addition of its own: two a lane instead of eight
+        two = max(1, 64 * cut.num_warps // (cut.BLOCK_M * BLOCK_D))
+        cut = cut._replace(BLOCK_P=min(cut.BLOCK_P, two), maxnreg=128)
+    return cut
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(B: int, Q: int, S: int, M: int, D: int, L: int, K: int, itemsize: int, cut: Launch | None) -> Plan:
-    cut = cut or backward_launch(B, Q, M, D, L, K, itemsize)
+def _plan(
+    B: int, Q: int, S: int, M: int, D: int, L: int, K: int, itemsize: int, loops: bool, cut: Launch | None
+) -> Plan:  # fmt: skip
+    cut = cut or backward_launch(B, Q, M, D, L, K, itemsize, loops)
     blocks = (cut.BLOCK_Q, cut.BLOCK_M, cut.BLOCK_P, cut.BLOCK_D)
     constants = (Q, S, M, D, L, K, *blocks, cut.EVICT, offset_type(S, Q, M, D, L, K))
-    return Plan(cut.grid(B, Q, M), constants, cut.num_warps)
+    return Plan(cut.grid(B, Q, M), constants, **cut.options)
 
 
 def accumulator_dtype(dtype: torch.dtype, device: torch.device, fp32_grad_accum: bool | None = None) -> torch.dtype:
@@ -156,13 +165,13 @@ def accumulator_dtype(dtype: torch.dtype, device: torch.device, fp32_grad_accum:
     scratch and one cast. Triton's interpreter cannot add bfloat16 at all. `fp32_grad_accum` overrides the choice.
     """
     if fp32_grad_accum is None:
-        fp32_grad_accum = dtype == torch.bfloat16 and (INTERPRETED or not _adds_bfloat16(device))
+        fp32_grad_accum = dtype == torch.bfloat16 and not _adds_bfloat16(device)
     return torch.float32 if fp32_grad_accum else dtype
 
 
 @functools.lru_cache
 def _adds_bfloat16(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)
+    return not INTERPRETED and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def msda_backward(
@@ -201,9 +210,10 @@ def msda_backward(
     grad_value = torch.zeros(value.shape, dtype=accumulator, device=value.device)
     grad_loc = sampling_locations.new_empty(sampling_locations.shape)
     grad_attn = attention_weights.new_empty(attention_weights.shape)
+    loops = accumulator == torch.bfloat16 and not _adds_bfloat16(value.device)
     launch(
         msda_bwd_kernel,
-        _plan(B, Q, S, M, D, L, K, value.element_size(), cut),
+        _plan(B, Q, S, M, D, L, K, value.element_size(), loops, cut),
         (value.contiguous(), shapes.contiguous(), starts.contiguous(), sampling_locations.contiguous(),
          attention_weights.contiguous(), grad_out.contiguous(), grad_value, grad_loc, grad_attn, unit),
     )  # fmt: skip

@@ -118,7 +118,11 @@ def forward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int
     BLOCK_M = 2 if itemsize == 2 and M % 2 == 0 and BLOCK_P * BLOCK_D <= 512 else 1
     num_warps = min(max(1, BLOCK_M * BLOCK_P * BLOCK_D // 1024), 4)
     evict = "evict_first" if itemsize > 2 else ""  # 1 % in float32, minus 1 to 2 % in 16 bits
-    return Launch(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT=evict)
+    cut = Launch(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT=evict)
+    if D % 2:  # every element is a load of its own: 8 a lane instead of 32
+        eight = max(1, 256 * num_warps // (BLOCK_M * BLOCK_D))
+        cut = cut._replace(BLOCK_P=min(BLOCK_P, eight), maxnreg=128)
+    return cut
 
 
 @functools.lru_cache(maxsize=4096)
@@ -126,7 +130,7 @@ def _plan(B: int, Q: int, S: int, M: int, D: int, L: int, K: int, itemsize: int,
     cut = cut or forward_launch(B, Q, M, D, L, K, itemsize)
     blocks = (cut.BLOCK_Q, cut.BLOCK_M, cut.BLOCK_P, cut.BLOCK_D)
     constants = (Q, S, M, D, L, K, *blocks, cut.UNROLL, cut.EVICT, offset_type(S, Q, M, D, L, K))
-    return Plan(cut.grid(B, Q, M), constants, cut.num_warps)
+    return Plan(cut.grid(B, Q, M), constants, **cut.options)
 
 
 def msda_forward(

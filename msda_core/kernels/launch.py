@@ -22,7 +22,8 @@ class Launch(NamedTuple):
 
     BLOCK_Q queries times BLOCK_M neighbouring heads are the rows of a program's tile, BLOCK_P points and BLOCK_D
     channels its other two axes. Where a row has more points than BLOCK_P, the program loops, UNROLL steps at a time.
-    EVICT is the cache policy of the loads of value: "" or "evict_first".
+    EVICT is the cache policy of the loads of value: "" or "evict_first". Without `maxnreg`, a limit of registers a
+    thread, the assembler sets itself one, and spills a little where it would fit one more program.
     """
 
     BLOCK_Q: int
@@ -32,6 +33,13 @@ class Launch(NamedTuple):
     num_warps: int
     UNROLL: int = 1
     EVICT: str = ""
+    maxnreg: int | None = None
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Triton's options of the launch."""
+        limit = {} if self.maxnreg is None else {"maxnreg": self.maxnreg}
+        return {"num_warps": self.num_warps, **limit}
 
     def grid(self, B: int, Q: int, M: int) -> tuple[int, int, int]:
         """Programs along (queries, heads, batch).

@@ -35,11 +35,6 @@ class Instruction:
         predicate = self.text.split()[0] if self.text.startswith("@") else ""
         return predicate, self.mnemonic, self.text[self.text.rfind("[") :]
 
-    @property
-    def returns(self) -> bool:
-        """An atomic whose old value is asked for by the PTX (the assembler may still drop it)."""
-        return self.mnemonic.startswith("atom")
-
 
 def width(mnemonic: str) -> int:
     """Bytes one thread moves with this instruction.
