@@ -51,7 +51,7 @@ def multi_scale_deformable_attention(
         attention_weights: (B, Q, M, L, K), any of the float dtypes.
         im2col_step: ignored; the CUDA operator of Deformable DETR cut the batch by it.
         fp32_grad_accum: sum the gradient of a 16-bit value in float32, then round once. None: only where the GPU
-            cannot add the dtype natively (bfloat16 below SM 9.0).
+            cannot add the dtype natively (bfloat16 below SM 9.0; either, if D is odd).
         deterministic: a backward that gives the same bits every time, at about twice the memory of a float32 one.
             None: as `torch.use_deterministic_algorithms` says when it runs.
 

@@ -131,7 +131,7 @@ def msda_bwd_kernel(
 def backward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int, loops: bool = False) -> Launch:
     """The measured way to cut a backward call, `itemsize` bytes per element of value; see LOG.md.
 
-    loops: each addition is a loop of compare-and-swap, as in bfloat16 below SM 9.0.
+    loops: each addition is a loop of compare-and-swap, because somebody overruled `accumulator_dtype`.
     """
     BLOCK_D = min(triton.next_power_of_2(D), 128)
     if B * Q * M >= 2**17:  # pixels are hit again and again: keep them, and keep the programs small
@@ -144,8 +144,9 @@ def backward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: in
         cut = Launch(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT="evict_first")
     if D % 2 or loops:  # every element is an addition of its own: two a lane instead of eight
         two = max(1, 64 * cut.num_warps // (cut.BLOCK_M * BLOCK_D))
-        cut = cut._replace(BLOCK_P=min(cut.BLOCK_P, two), maxnreg=128)
-    return cut
+        return cut._replace(BLOCK_P=min(cut.BLOCK_P, two), maxnreg=128)
+    # Few points: more queries, or a lane would have less than 16 bytes to add at once; one half alone is a loop.
+    return cut._replace(BLOCK_Q=max(1, 512 // (cut.BLOCK_M * cut.BLOCK_P * BLOCK_D * itemsize)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -158,15 +159,24 @@ def _plan(
     return Plan(cut.grid(B, Q, M), constants, **cut.options)
 
 
-def accumulator_dtype(dtype: torch.dtype, device: torch.device, fp32_grad_accum: bool | None = None) -> torch.dtype:
+def accumulator_dtype(
+    dtype: torch.dtype, device: torch.device, D: int, fp32_grad_accum: bool | None = None
+) -> torch.dtype:  # fmt: skip
     """In what grad_value is summed: its own dtype where the hardware reduces in it, else float32.
 
-    Below SM 9.0 a bfloat16 reduction compiles to a compare-and-swap loop, about ten times slower than a float32
-    scratch and one cast. Triton's interpreter cannot add bfloat16 at all. `fp32_grad_accum` overrides the choice.
+    Memory adds 16-bit numbers in pairs or wider, and bfloat16 only from SM 9.0 on. Any other 16-bit addition, as of the
+    odd channel out, is a compare-and-swap loop, ten to several hundred times slower than a float32 scratch and one
+    cast. Triton's interpreter cannot add bfloat16 at all. `fp32_grad_accum` overrides the choice.
     """
     if fp32_grad_accum is None:
-        fp32_grad_accum = dtype == torch.bfloat16 and not _adds_bfloat16(device)
+        fp32_grad_accum = not _adds(dtype, device, D)
     return torch.float32 if fp32_grad_accum else dtype
+
+
+def _adds(dtype: torch.dtype, device: torch.device, D: int) -> bool:
+    if dtype.itemsize > 2:
+        return True
+    return D % 2 == 0 and (dtype == torch.float16 or _adds_bfloat16(device))
 
 
 @functools.lru_cache
@@ -204,13 +214,13 @@ def msda_backward(
         ]
         return tuple(torch.cat(column) for column in zip(*grads))
 
-    accumulator, unit = accumulator_dtype(value.dtype, value.device, fp32_grad_accum), None
+    accumulator, unit = accumulator_dtype(value.dtype, value.device, D, fp32_grad_accum), None
     if deterministic:
         accumulator, unit = torch.int64, _units_per_one(grad_out, attention_weights, Q * K)
     grad_value = torch.zeros(value.shape, dtype=accumulator, device=value.device)
     grad_loc = sampling_locations.new_empty(sampling_locations.shape)
     grad_attn = attention_weights.new_empty(attention_weights.shape)
-    loops = accumulator == torch.bfloat16 and not _adds_bfloat16(value.device)
+    loops = not _adds(accumulator, value.device, D)
     launch(
         msda_bwd_kernel,
         _plan(B, Q, S, M, D, L, K, value.element_size(), loops, cut),

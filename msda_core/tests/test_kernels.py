@@ -28,6 +28,7 @@ SIZES = [
     dict(B=1, Q=5, M=3, D=33, K=4, levels=((2, 7), (1, 1), (6, 3))),
     dict(B=1, Q=2, M=2, D=32, K=13, levels=((4, 6),)),
     dict(B=3, Q=4, M=1, D=8, K=2, levels=((1, 9), (9, 1))),
+    dict(B=1, Q=7, M=3, D=16, K=1, levels=((5, 3),)),
 ]
 
 
@@ -266,12 +267,14 @@ def test_accumulator_follows_the_hardware(monkeypatch):
     for native in (True, False):
         monkeypatch.setattr(backward, "INTERPRETED", False)
         monkeypatch.setattr(backward, "_adds_bfloat16", lambda device, native=native: native)
-        assert backward.accumulator_dtype(torch.float32, gpu) == torch.float32
-        assert backward.accumulator_dtype(torch.float16, gpu) == torch.float16
+        assert backward.accumulator_dtype(torch.float32, gpu, 32) == torch.float32
+        assert backward.accumulator_dtype(torch.float16, gpu, 30) == torch.float16
         expected = torch.bfloat16 if native else torch.float32
-        assert backward.accumulator_dtype(torch.bfloat16, gpu) == expected
-        assert backward.accumulator_dtype(torch.bfloat16, gpu, fp32_grad_accum=False) == torch.bfloat16
-        assert backward.accumulator_dtype(torch.float16, gpu, fp32_grad_accum=True) == torch.float32
+        assert backward.accumulator_dtype(torch.bfloat16, gpu, 32) == expected
+        assert backward.accumulator_dtype(torch.bfloat16, gpu, 32, fp32_grad_accum=False) == torch.bfloat16
+        assert backward.accumulator_dtype(torch.float16, gpu, 32, fp32_grad_accum=True) == torch.float32
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):  # a lone 16-bit addition is a loop
+            assert backward.accumulator_dtype(dtype, gpu, 71) == torch.float32
 
 
 @pytest.mark.parametrize("tiling", ["element", "point", "query"])

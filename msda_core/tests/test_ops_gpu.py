@@ -11,9 +11,9 @@ pytestmark = pytest.mark.gpu
 PYRAMID = ((100, 167), (50, 84), (25, 42), (13, 21))
 
 
-def gradients(call):
+def gradients(call, **options):
     leaves = [t.detach().clone().requires_grad_() for t in (call.value, call.loc, call.attn)]
-    out = multi_scale_deformable_attention(leaves[0], call.shapes, call.starts, leaves[1], leaves[2])
+    out = multi_scale_deformable_attention(leaves[0], call.shapes, call.starts, leaves[1], leaves[2], **options)
     return out.detach(), torch.autograd.grad(out, leaves, call.grad_out)
 
 
@@ -43,6 +43,24 @@ def test_channel_counts_at_size(make_call, assert_close, D, dtype):
     assert_close(out, reference.exact(*call.inputs))
     for grad, exact in zip(grads, reference.exact_gradients(*call)):
         assert_close(grad, exact, {torch.float32: 5e-6, torch.float16: 3e-3}[dtype])
+
+
+def test_one_point_of_one_level(make_call, assert_close):
+    """The backward's cut takes several queries at once here, so that no half is added alone."""
+    call = make_call(B=1, Q=18_000, M=8, D=32, K=1, levels=((100, 134),), dtype=torch.float16)
+    out, grads = gradients(call)
+    assert_close(out, reference.exact(*call.inputs))
+    for grad, exact in zip((grads[0], grads[2]), reference.exact_gradients(*call)[::2]):
+        assert_close(grad, exact, 3e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_halves_added_alone(make_call, assert_close, dtype):
+    call = make_call(B=2, Q=50, M=4, D=33, K=4, levels=((20, 31), (10, 16), (5, 8)), dtype=dtype)
+    exact = reference.exact_gradients(*call)[0]
+    tolerance = {torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
+    assert_close(gradients(call, fp32_grad_accum=False)[1][0], exact, tolerance)
+    assert_close(gradients(call)[1][0], exact, tolerance / 4)
 
 
 def test_thirteen_points_and_eight_levels(make_call, assert_close):

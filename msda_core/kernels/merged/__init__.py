@@ -188,14 +188,14 @@ def merged_backward(
     Returns:
         (grad_value, grad_sampling_locations, grad_attention_weights), shaped and typed like the inputs.
     """
-    B, S, M, _ = value.shape
+    B, S, M, D = value.shape
     Q, L = sampling_locations.shape[1], len(levels)
     device = value.device
     lists = work_lists(levels, device)
     merges, spans = len(lists.merges), len(lists.spans)
     value, loc, attn, grad_out = map(_aligned, (value, sampling_locations, attention_weights, grad_out))
     shapes, starts = shapes.contiguous(), starts.contiguous()
-    accumulator = accumulator_dtype(value.dtype, device, fp32_grad_accum)
+    accumulator = accumulator_dtype(value.dtype, device, D, fp32_grad_accum)
     window, left_over, points = _backward_plans(
         B, Q, S, M, L, value.dtype, accumulator, (merges, spans, len(lists.tiles)), _capability(device)
     )
