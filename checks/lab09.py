@@ -45,7 +45,9 @@ if device.NO_TRITON is None:
         tl.inline_asm_elementwise(ATOM, "=r,l", [at], tl.int32, False, 1)
         x = tl.load(x_ptr + offs)
         tl.inline_asm_elementwise(RED, "=r,l,f", [at, x], tl.int32, False, 1)
-        tl.inline_asm_elementwise(FOUR, "=f,=f,=f,=f,l,f", [at, x], (tl.float32, tl.float32, tl.float32, tl.float32), False, 1)
+        tl.inline_asm_elementwise(
+            FOUR, "=f,=f,=f,=f,l,f", [at, x], (tl.float32, tl.float32, tl.float32, tl.float32), False, 1
+        )
         tl.store(x_ptr + offs, tl.atomic_add(out_ptr + offs, x, sem="relaxed"))
 
     @triton.jit
@@ -250,7 +252,9 @@ def in_both_spellings(draw: Draw):
     """another kernel, with additions as `red`, and as `atom` with and without somebody who reads the old value"""
     from msda_core import machine
 
-    return (machine.lower(spellings_kernel, "*fp32", "*fp32", BLOCK=512, num_warps=1, target=LATER[draw.integer(0, 1)]).ptx,)
+    return (
+        machine.lower(spellings_kernel, "*fp32", "*fp32", BLOCK=512, num_warps=1, target=LATER[draw.integer(0, 1)]).ptx,
+    )
 
 
 def every_kind(draw: Draw):

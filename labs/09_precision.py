@@ -363,7 +363,8 @@ def _(guess_listing, lab08_file, listed_dtype, listed_gpu):
             f"{listed_dtype.selected_key} on {listed_gpu.selected_key}:\n\n"
             "| your kernel | PTX | machine code | times | waits for earlier writes | empties L1 | registers |\n|:--|:--|:--|--:|--:|--:|--:|\n"
             + "\n".join(_rows)
-            + "\n\nThe waits (`MEMBAR`) and the emptied cache (`CCTL.IVALL`) are counted in the machine code (SASS)."
+            + "\n\nThe waits (`MEMBAR`) and the emptied cache (`CCTL.IVALL`) are counted in the machine code (SASS). It is the last word: "
+            "memory adds numbers of sixteen bits in pairs or wider, so where PTX adds one alone, the assembler writes the loop (`CAS`) after all."
         )
 
 

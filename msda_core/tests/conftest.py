@@ -1,6 +1,7 @@
 """GPU tests skip themselves where there is no GPU, interpreter tests where there is one, and both are counted."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,9 +53,25 @@ def sanitize(request):
             [sanitizer, "--tool", request.param, "--error-exitcode", "9", sys.executable, "-c", program],
             capture_output=True, text=True, timeout=280, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         )  # fmt: skip
-        assert "ran" in result.stdout and result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+        clean = result.returncode == 0 or request.param == "racecheck" and only_tritons_own_sum(result.stdout)
+        assert "ran" in result.stdout and clean, result.stdout[-3000:] + result.stderr[-1000:]
 
     return check
+
+
+def only_tritons_own_sum(report: str) -> bool:
+    """Is every race one of an instruction with itself, inside `tl.sum`?
+
+    Where a sum crosses warps, Triton 3.9 lets all lanes of a warp store the warp's share, the same number at the same
+    place; 3.6 lets one.
+    """
+    races = re.findall(
+        r"Race reported between Write access at (\S+) in (\S+)\n.*and Write access at (\S+) in (\S+)", report
+    )
+    own = all(
+        one == other and where == there and where.startswith("standard.py:") for one, where, other, there in races
+    )
+    return bool(races) and own and report.count("Race reported") == len(races)
 
 
 class Call(NamedTuple):

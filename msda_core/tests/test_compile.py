@@ -104,7 +104,9 @@ def test_no_size_spills(dtype, sizes):
         assert_all_in_registers(compile_backward(dtype, target, **sizes))
 
 
-@pytest.mark.parametrize("sizes", [dict(K=1, L=1), dict(K=1, L=1, M=1), dict(K=1, L=1, D=16), dict(D=2), dict(D=30)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [dict(K=1, L=1), dict(K=1, L=1, M=1), dict(K=1, L=1, D=16), dict(D=2), dict(D=30)], ids=str
+)
 @pytest.mark.parametrize("Q", [DECODER, ENCODER])
 def test_no_half_is_added_alone(Q, sizes):
     """PTX has an addition of one 16-bit number. Memory has not: the assembler makes a loop of it."""

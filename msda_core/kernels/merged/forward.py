@@ -25,9 +25,9 @@ __all__ = ["forward_tile_kernel"]
 
 @triton.jit
 def add_row(acc, ptr, mask, weight, T: tl.constexpr, PTX: tl.constexpr):
-    """Add weight × row to accumulators [BLOCK_M, N, words of a row]: one in float32, in 16 bits one of even and one of odd channels."""
-    words = tl.load(ptr, mask=mask[:, :, None], other=0)
-    weight = weight[:, :, None]
+    """Add weight × row to accumulators [rows, words of a row]: one in float32, in 16 bits one of even and one of odd channels."""
+    words = tl.load(ptr, mask=mask[:, None], other=0)
+    weight = weight[:, None]
     if T == tl.float32:
         return (acc[0] + weight * words,)
     else:
@@ -57,14 +57,16 @@ def forward_tile_kernel(
     word: tl.constexpr = tl.float32 if T == tl.float32 else tl.int32
     words_ptr = value_ptr.to(tl.pointer_type(word)) + (b.to(tl.int64) * S * M + m) * ROW
 
-    n = tl.arange(0, N)
-    head = tl.arange(0, BLOCK_M)[:, None]
-    j = tl.arange(0, ROW)[None, None, :]
-    row, mask = tile_row(n, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, TILE_X)
-    offs_row = row[None, :] + head  # [BLOCK_M, N]
-    acc = (tl.zeros([BLOCK_M, N, ROW], tl.float32),)
+    n = tl.arange(
+        0, N * BLOCK_M
+    )  # one axis for both: of two, Triton 3.6 and 3.9 put different ones on neighbouring lanes
+    head = n % BLOCK_M
+    j = tl.arange(0, ROW)[None, :]
+    row, mask = tile_row(n // BLOCK_M, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, TILE_X)
+    offs_row = row + head
+    acc = (tl.zeros([N * BLOCK_M, ROW], tl.float32),)
     if T != tl.float32:
-        acc = acc + (tl.zeros([BLOCK_M, N, ROW], tl.float32),)
+        acc = acc + (tl.zeros([N * BLOCK_M, ROW], tl.float32),)
     for level in tl.static_range(L):
         H = tl.load(shapes_ptr + 2 * level).to(tl.int32)
         W = tl.load(shapes_ptr + 2 * level + 1).to(tl.int32)
@@ -75,7 +77,7 @@ def forward_tile_kernel(
             px, py = load_pair(loc_ptr, offs)
             x0, y0, fx, fy, left, right, top, bottom = corners_unsigned(px * W - 0.5, py * H - 0.5, W, H)
             # Pointers, not offsets: from a pixel to its right neighbour is then a part of the load instruction.
-            ptr_00 = words_ptr + (((start + y0 * W + x0) * M + head) * ROW)[:, :, None] + j
+            ptr_00 = words_ptr + (((start + y0 * W + x0) * M + head) * ROW)[:, None] + j
             ptr_10 = ptr_00 + W * (M * ROW)
             upper = a * (1 - fy)
             lower = a * fy
@@ -83,9 +85,8 @@ def forward_tile_kernel(
             acc = add_row(acc, ptr_00 + M * ROW, right & top, upper * fx, T, PTX)
             acc = add_row(acc, ptr_10, left & bottom, lower * (1 - fx), T, PTX)
             acc = add_row(acc, ptr_10 + M * ROW, right & bottom, lower * fx, T, PTX)
-    mask = mask[None, :, None] & (head >= 0)[:, :, None]
-    out_ptr = out_ptr.to(tl.pointer_type(word)) + (offs_row * ROW)[:, :, None] + j
+    out_ptr = out_ptr.to(tl.pointer_type(word)) + (offs_row * ROW)[:, None] + j
     if T == tl.float32:
-        tl.store(out_ptr, acc[0], mask=mask)
+        tl.store(out_ptr, acc[0], mask=mask[:, None])
     else:
-        tl.store(out_ptr, pack(acc[0], acc[1], T, PTX), mask=mask)
+        tl.store(out_ptr, pack(acc[0], acc[1], T, PTX), mask=mask[:, None])
