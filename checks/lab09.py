@@ -7,7 +7,6 @@ truth about them is read by the machine, not by the solution.
 import math
 import re
 import weakref
-from collections import Counter
 
 import torch
 from torch import Tensor
@@ -32,6 +31,9 @@ if device.NO_TRITON is None:
         tl.atomic_add(hist_ptr + tl.arange(0, 32), counts, sem="relaxed")
         old = tl.atomic_add(out_ptr, 1.0, sem="relaxed")
         taken = tl.atomic_cas(hist_ptr + 40, 0, 1)
+        if taken == 0:  # the first branch after the swap leads forward, the next leads back, to another loop
+            for k in range(N):
+                tl.atomic_add(out_ptr + 2 + k, old, sem="relaxed")
         tl.store(out_ptr + 1, old + taken)
 
     @triton.jit
@@ -48,6 +50,11 @@ if device.NO_TRITON is None:
         tl.inline_asm_elementwise(
             FOUR, "=f,=f,=f,=f,l,f", [at, x], (tl.float32, tl.float32, tl.float32, tl.float32), False, 1
         )
+        _, second, _, _ = tl.inline_asm_elementwise(
+            FOUR, "=f,=f,=f,=f,l,f", [at, x], (tl.float32, tl.float32, tl.float32, tl.float32), False, 1
+        )
+        tl.store(x_ptr + offs + 1, second)
+        tl.atomic_add(out_ptr + offs, x)
         tl.store(x_ptr + offs, tl.atomic_add(out_ptr + offs, x, sem="relaxed"))
 
     @triton.jit
@@ -209,13 +216,14 @@ def _classified(ptx: str) -> tuple[list[int], list[int], list[int]]:
     lines = [line.strip() for line in ptx.splitlines()]
     labels = {line.split(":")[0]: n for n, line in enumerate(lines) if line.startswith("$") and ":" in line}
     jumps = [(n, line.rstrip(";").split()[-1]) for n, line in enumerate(lines) if " bra" in f" {line}" and ";" in line]
-    named = Counter(re.findall(r"%\w+", ptx))
+    last = {register: n for n, line in enumerate(lines) for register in re.findall(r"%\w+", line)}
     kinds, start = ([], [], []), 0
     for one in (i for i in instructions(ptx) if i.kind == "atomic"):
         at = start = lines.index(one.text, start)
         start += 1
         old = one.text.split("[")[0].partition(one.mnemonic)[2]  # empty, a register, or some in braces
-        kind = 1 if any(named[register] > 1 for register in re.findall(r"%\w+", old)) else 0
+        read = any(last[register] > at for register in re.findall(r"%\w+", old))
+        kind = 1 if read or "acq_rel" in one.mnemonic else 0
         if "cas" in one.mnemonic.split("."):
             back = next((labels.get(label, len(lines)) < at for n, label in jumps if n > at), False)
             kind = 2 if back else 1
@@ -249,7 +257,7 @@ def out_of_line(draw: Draw):
 
 
 def in_both_spellings(draw: Draw):
-    """another kernel, with additions as `red`, and as `atom` with and without somebody who reads the old value"""
+    """another kernel, with additions as `red`, and as `atom` whose old value is read, is not read, and whose order counts"""
     from msda_core import machine
 
     return (
@@ -304,7 +312,8 @@ exercise(
         Mistake(
             "when a loop of compare-and-swap is taken for one atomic",
             _wrong_classify(('"cas" in words and again', "False")),
-            "It compares, swaps if nobody was in between, and else? Look at the branch after it.",
+            "It compares, swaps if nobody was in between, and else? Look at the branch after it, and whether you find its label: a "
+            "comment may stand behind the colon.",
         ),
         Mistake(
             "when a loop of compare-and-swap is taken for a reduction",
@@ -314,7 +323,7 @@ exercise(
         Mistake(
             "when every compare-and-swap is taken for a loop",
             _wrong_classify(("and again", "")),
-            "A lock is tried once, and the kernel goes on. What makes a loop is the way back.",
+            "A lock is tried once, and the kernel goes on. What makes a loop is the way back: the next branch, to a label before the swap.",
         ),
         Mistake(
             "when atomics on shared memory are counted as well",
@@ -348,18 +357,28 @@ exercise(
         ),
         Mistake(
             "when returning atomics and reductions are not told apart",
-            _wrong_classify(('read or "cas" in words', "False")),
-            "Whoever reads the old value waits for it. Is the register in front of the bracket named again?",
+            _wrong_classify(("elif waits", "elif False")),
+            "Whoever reads the old value waits for it. Is the register in front of the bracket named below?",
         ),
         Mistake(
             "when every atomic is taken for a returning one",
-            _wrong_classify(('read or "cas" in words', "True")),
+            _wrong_classify(("elif waits", "elif True")),
             "A `red` brings nothing back. It has a list of its own, the first.",
         ),
         Mistake(
             "when every `atom` is taken for a returning one",
-            _wrong_classify(('read or "cas" in words', 'found[1] == "atom"')),
-            "Look for the register into which its old value goes. If nothing names it again, nobody waits for it.",
+            _wrong_classify(("elif waits", 'elif found[1] == "atom"')),
+            "Look for the register into which its old value goes. If nothing below names it, nobody waits for it.",
+        ),
+        Mistake(
+            "when an addition in order is taken for a reduction",
+            _wrong_classify((' or "acq_rel" in words', "")),
+            "With `acq_rel`, what comes after it must come after it: so it waits for an answer, even one that nobody reads.",
+        ),
+        Mistake(
+            "when only the first register of a vector is looked for",
+            _wrong_classify(("for register in registers", "for register in registers[:1]")),
+            "In braces stand several registers, and the old value is read if any of them is.",
         ),
         Mistake(
             "when a register is found inside a longer name",
@@ -387,7 +406,7 @@ exercise(
         "does the branch below it lead?",
         "Walk over every `red.` and `atom.` in the text. The words between the dots hold everything: global or shared, "
         "`cas` or not, and at the end how many numbers of how many bits. Between them and the bracket stand the registers "
-        "of the old value, if any: are they named anywhere else? For a `cas`, look further for the next `bra`.",
+        "of the old value, if any: does anything below name them? For a `cas`, look further for the next `bra`.",
         '`re.finditer(r"\\b(red|atom)\\.([\\w.:]+)\\s+([^\\[]*)", ptx)` finds them, `found[2].split(".")` gives the words, '
         '`re.findall(r"%\\w+", found[3])` the registers. The last word has the bits (`f16x2` is twice 16), the one before may be '
         "`v4` or `v8`. A label stands at the start of its line and ends in a colon; search for it in `ptx[: found.start()]`.",

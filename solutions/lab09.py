@@ -46,10 +46,10 @@ def classify_atomics(ptx: str) -> tuple[list[int], list[int], list[int]]:
 
     Returns:
         (reductions, returning, loops): the bytes of every instruction, in the order of the text.
-        A reduction is a `red`, or an `atom` (not a `cas`) into registers that the listing names
-        nowhere else. A loop is an `atom` that compares and swaps (`cas`), if the next branch after it
-        leads back to a label before it; its bytes are those of one swap. Any other `atom` is a
-        returning atomic.
+        A reduction is a `red`, or an `atom` into registers that nothing below it names, neither a
+        `cas` nor in order (`acq_rel`). A loop is an `atom` that compares and swaps (`cas`), if the
+        next branch after it leads back to a label before the `cas`; its bytes are those of one swap.
+        Any other `atom` is a returning atomic.
     """
     reductions, returning, loops = [], [], []
     for found in re.finditer(r"\b(red|atom)\.([\w.:]+)\s+([^\[]*)", ptx):
@@ -61,10 +61,11 @@ def classify_atomics(ptx: str) -> tuple[list[int], list[int], list[int]]:
         branch = re.search(r"\bbra(?:\.uni)?\s+(\S+);", ptx[found.end() :])
         again = branch is not None and f"\n{branch[1]}:" in ptx[: found.start()]
         registers = re.findall(r"%\w+", found[3])  # of the old value
-        read = any(len(re.findall(rf"{register}\b", ptx)) > 1 for register in registers)
+        read = any(re.search(rf"{register}\b", ptx[found.end() :]) for register in registers)
+        waits = read or "cas" in words or "acq_rel" in words
         if "cas" in words and again:
             loops.append(size)
-        elif read or "cas" in words:
+        elif waits:
             returning.append(size)
         else:
             reductions.append(size)
