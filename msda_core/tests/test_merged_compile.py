@@ -101,7 +101,9 @@ def test_points(target, dtype):
     if dtype == F32:
         assert_all_in_registers(lowering)
         return
-    assert lowering.spills <= 24, lowering.spills  # three registers of 128, and none with the ptxas of Triton 3.6
+    assert lowering.spills <= 32, (
+        lowering.spills
+    )  # none under Triton 3.6; 32 bytes for SM 10.0 under 3.7, 24 for 9.0 under 3.9
     assert len(re.findall(r"\bHMMA\b", lowering.sass)) == 16  # four levels, four corners
     assert_lanes_hold_elements(lowering)
 
