@@ -269,13 +269,19 @@ def _(guess_listing, lab08_file, listed_dtype, listed_gpu):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Three kinds, then. A **reduction** is sent off and forgotten. PTX has the word `red` for it. But some versions of Triton write
-    `atom` all the same: `atom.global.gpu.relaxed.add.f32 %r79, [ %rd57 + 0 ], %r80;`. What stands before the bracket, one register
-    or several in braces, receives the old value, and if nothing below reads it, the assembler makes the same machine code of both. A
-    **returning atomic** is an `atom` whose old value somebody reads, and has to wait for; so has whoever asks for an order
-    (`acq_rel`). A **loop** is made of `atom.cas`, compare and swap, and of a branch that leads back to where it began. Write a reader for them, so that you can look at twelve listings at once. The word `global` or `shared` says which memory. A label looks like
-    `$L__BB0_2:` at the start of a line, perhaps with a comment behind it, a branch like `@%p149 bra $L__BB0_2;`. How much an instruction moves stands at its end: `b32` is 32 bits, `f16x2`
-    two halves in one register, `v8.bf16` eight numbers. `noftz` says that the smallest numbers are not flushed to zero: read past it.
+    Three kinds, then.
+
+    - A **reduction** is sent off and forgotten. PTX has the word `red` for it, but some versions of Triton write `atom` all the same:
+      `atom.global.gpu.relaxed.add.f32 %r79, [ %rd57 + 0 ], %r80;`. What stands before the bracket, one register or several in
+      braces, receives the old value. If nothing below reads it, the assembler makes the same machine code of both.
+    - A **returning atomic** is an `atom` whose old value somebody reads, and has to wait for; so has whoever asks for an order
+      (`acq_rel`).
+    - A **loop** is made of `atom.cas`, compare and swap, and of a branch that leads back to where it began.
+
+    Write a reader for them, so that you can look at twelve listings at once. The word `global` or `shared` says which memory. How much
+    an instruction moves stands at its end: `b32` is 32 bits, `f16x2` two halves in one register, `v8.bf16` eight numbers. (`noftz`
+    says that the smallest numbers are not flushed to zero: read past it.) A label looks like `$L__BB0_2:` at the start of a line,
+    perhaps with a comment behind it, a branch like `@%p149 bra $L__BB0_2;`.
     """)
     return
 
