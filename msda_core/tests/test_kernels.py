@@ -1,6 +1,7 @@
 """The kernels against float64, on the active device: compiled on a GPU, interpreted elsewhere."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -13,10 +14,21 @@ pytestmark = [
 ]
 
 if device.NO_TRITON is None:
+    from msda_core.device import tl, triton
     from msda_core.kernels import backward, forward, tilings
     from msda_core.kernels.backward import msda_backward
     from msda_core.kernels.forward import msda_forward
     from msda_core.kernels.launch import MAX_BATCH, Launch
+
+    @triton.jit
+    def bound_kernel(x_ptr, out_ptr):
+        offs = tl.arange(0, 4)
+        x = tl.load(x_ptr + offs)
+        tl.store(out_ptr + offs, tl.minimum(tl.maximum(x, -2.0), 2.0))
+        tl.store(out_ptr + 4 + offs, tl.clamp(x, -2.0, 2.0))
+        tl.store(out_ptr + 8 + offs, tl.minimum(x, 2.0, propagate_nan=tl.PropagateNan.ALL))
+        tl.store(out_ptr + 12 + offs, tl.clamp(x, -2.0, 2.0, propagate_nan=tl.PropagateNan.ALL))
+
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 TENSORS = ("grad_value", "grad_sampling_locations", "grad_attention_weights")
@@ -293,3 +305,13 @@ def test_channel_counts_of_public_reports(make_call, assert_close, D):
     call = make_call(Q=1, M=1, D=D, K=1, levels=((3, 4),))
     assert_close(msda_forward(*call.inputs), reference.exact(*call.inputs))
     check_gradients(call, msda_backward(*call), assert_close)
+
+
+def test_of_a_nan_and_a_number_the_number_wins():
+    """As on a GPU, unless asked otherwise; Triton's own interpreter does so only from 3.9 on."""
+    x = torch.tensor([math.nan, -math.inf, math.inf, 0.5], device=device.ACTIVE)
+    out = torch.zeros(4, 4, device=device.ACTIVE)
+    bound_kernel[(1,)](x, out)
+    least, most = [-2.0, -2.0, 2.0, 0.5], [math.nan, -math.inf, 2.0, 0.5]
+    expected = [least, least, most, [math.nan, -2.0, 2.0, 0.5]]
+    assert torch.equal(out.cpu().nan_to_num(7.0, 8.0, 9.0), torch.tensor(expected).nan_to_num(7.0, 8.0, 9.0))
