@@ -371,7 +371,8 @@ def _(guess_listing, lab08_file, listed_dtype, listed_gpu):
             "| your kernel | PTX | machine code | times | waits for earlier writes | empties L1 | registers |\n|:--|:--|:--|--:|--:|--:|--:|\n"
             + "\n".join(_rows)
             + "\n\nThe waits (`MEMBAR`) and the emptied cache (`CCTL.IVALL`) are counted in the machine code (SASS). It is the last word: "
-            "memory adds numbers of sixteen bits in pairs or wider, so where PTX adds one alone, the assembler writes the loop (`CAS`) after all."
+            "memory adds numbers of sixteen bits in pairs or wider, so where PTX adds one alone, the assembler writes the loop (`CAS`) after "
+            "all. And in the default order an `atom` stays an `ATOM`, though nobody reads what it brings back: the order itself has to wait."
         )
 
 
