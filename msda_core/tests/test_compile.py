@@ -102,6 +102,7 @@ def test_no_size_spills(dtype, sizes):
     for target in (80, 90):
         assert_all_in_registers(compile_forward(dtype, target, **sizes))
         assert_all_in_registers(compile_backward(dtype, target, **sizes))
+        assert_all_in_registers(compile_backward(dtype, target, **sizes, accumulator="*fp32"))  # of an odd D unasked
 
 
 @pytest.mark.parametrize(

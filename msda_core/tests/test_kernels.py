@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from msda_core import device, reference
+from msda_core.tests.conftest import only_tritons_own_sum
 
 pytestmark = [
     pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: {device.NO_TRITON}"),
@@ -315,3 +316,13 @@ def test_of_a_nan_and_a_number_the_number_wins():
     least, most = [-2.0, -2.0, 2.0, 0.5], [math.nan, -math.inf, 2.0, 0.5]
     expected = [least, least, most, [math.nan, -2.0, 2.0, 0.5]]
     assert torch.equal(out.cpu().nan_to_num(7.0, 8.0, 9.0), torch.tensor(expected).nan_to_num(7.0, 8.0, 9.0))
+
+
+def test_racecheck_excuses_only_a_sums_own_lanes():
+    report = "Error: Race reported between Write access at k+0x1 in {}\n====     and Write access at k+{} in {} [9 hazards]\n"
+    own = report.format("standard.py:314", "0x1", "standard.py:314")
+    assert only_tritons_own_sum(own)
+    assert not only_tritons_own_sum(own + report.format("standard.py:314", "0x2", "standard.py:314"))
+    assert not only_tritons_own_sum(report.format("backward.py:80", "0x1", "backward.py:80"))
+    assert not only_tritons_own_sum(own + "Error: Race reported between Read access at k+0x1 in standard.py:314\n")
+    assert not only_tritons_own_sum("")

@@ -101,9 +101,8 @@ def test_points(target, dtype):
     if dtype == F32:
         assert_all_in_registers(lowering)
         return
-    assert lowering.spills <= 32, (
-        lowering.spills
-    )  # none under Triton 3.6; 32 bytes for SM 10.0 under 3.7, 24 for 9.0 under 3.9
+    # Three registers of 128, and none under Triton 3.6; for SM 10.0 under 3.7 eight.
+    assert lowering.spills <= (32 if target == 100 else 24), lowering.spills
     assert len(re.findall(r"\bHMMA\b", lowering.sass)) == 16  # four levels, four corners
     assert_lanes_hold_elements(lowering)
 

@@ -57,9 +57,8 @@ def forward_tile_kernel(
     word: tl.constexpr = tl.float32 if T == tl.float32 else tl.int32
     words_ptr = value_ptr.to(tl.pointer_type(word)) + (b.to(tl.int64) * S * M + m) * ROW
 
-    n = tl.arange(
-        0, N * BLOCK_M
-    )  # one axis for both: of two, Triton 3.6 and 3.9 put different ones on neighbouring lanes
+    # One axis for queries and heads: of two, Triton 3.6 and 3.9 put different ones on neighbouring lanes.
+    n = tl.arange(0, N * BLOCK_M)
     head = n % BLOCK_M
     j = tl.arange(0, ROW)[None, :]
     row, mask = tile_row(n // BLOCK_M, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, TILE_X)
