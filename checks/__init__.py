@@ -3,8 +3,8 @@
 A notebook uses the names below; `python -m checks` is the same grader in a terminal.
 """
 
-from checks.carry import carried, underneath, watch
-from checks.grade import grade
+from checks.answers.carry import carried, underneath, watch
+from checks.core.grade import grade
 
 __all__ = [
     "carried",
@@ -24,7 +24,7 @@ __all__ = [
 def __getattr__(name: str):
     """The parts that draw in a notebook need marimo; grading in a terminal does not."""
     if name in ("closing", "header", "hints", "predict", "reveal", "stand_in", "when_passed"):
-        from checks import lesson
+        from checks.show import lesson
 
         return getattr(lesson, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,11 +19,13 @@ import statistics
 import sys
 from pathlib import Path
 
-from checks import classroom, notebook, progress
-from checks.carry import Found, load_answers, solution_module
-from checks.exercise import LABS, lab_exercises
-from checks.grade import grade
-from checks.report import Check, Report, as_json, as_text
+from checks.answers import notebook, progress
+from checks.answers.carry import Found, load_answers, solution_module
+from checks.catalogue import LABS
+from checks.classroom import run as classroom
+from checks.core.exercise import lab_exercises
+from checks.core.grade import grade
+from checks.core.report import Check, Report, as_json, as_text
 
 TIMING_RUNS = 5
 
@@ -118,13 +120,13 @@ def _doctor(arguments: list[str]) -> int:
     argparse.ArgumentParser(prog="python -m checks doctor", description="Is this installation sound?").parse_args(
         arguments
     )
-    from checks.doctor import examine
+    from checks.kernel.doctor import examine
 
     return examine()
 
 
 def _render(arguments: list[str]) -> int:
-    from checks.reading import main as render  # draws with marimo, which grading in a terminal does not need
+    from checks.show.reading import main as render  # draws with marimo, which grading in a terminal does not need
 
     return render(arguments)
 

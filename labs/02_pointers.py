@@ -10,7 +10,7 @@ with app.setup:
     import torch
 
     import checks
-    from checks.carry import lab01
+    from checks.answers.carry import lab01
     from msda_core.figures import memory, sampling
 
 

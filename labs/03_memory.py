@@ -11,7 +11,7 @@ with app.setup:
 
     import checks
     from msda_core import device
-    from msda_core.figures import traffic
+    from msda_core.figures import sectors as traffic
 
 
 @app.cell(hide_code=True)
@@ -682,7 +682,7 @@ def _():
     if device.NO_TRITON:
         _shown = mo.md(f"{device.NO_TRITON} This last section needs it.")
     else:
-        from msda_core.machine import probes as _probes
+        from msda_core.bench import probes as _probes
 
         _tile, _whose_tiles = checks.stand_in("03.tiling_addresses", lambda: tiling_addresses)
         _count, _whose_count = checks.stand_in("03.sectors", lambda: sectors)
@@ -786,7 +786,7 @@ def _(real_stride):
         profiled, _shown = None, mo.md(device.NO_TRITON)
     else:
         from msda_core import machine as _machine
-        from msda_core.machine.probes import probe_stride as _kernel
+        from msda_core.bench.probes import probe_stride as _kernel
 
         _x, _y = torch.randn(16 * 1024), torch.empty(1024)
         profiled = _machine.profile(_kernel, (4,), _x, _y, real_stride.value, BLOCK=256, num_warps=2)

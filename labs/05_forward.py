@@ -10,7 +10,7 @@ with app.setup:
     import checks
     from msda_core import device
     from msda_core.device import tl, triton
-    from msda_core.figures import forward, sampling
+    from msda_core.figures import tiles as forward, sampling
 
 
 @app.cell(hide_code=True)

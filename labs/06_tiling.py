@@ -10,7 +10,7 @@ with app.setup:
     import torch
 
     import checks
-    from checks.carry import lab05
+    from checks.answers.carry import lab05
     from msda_core import device
     from msda_core.device import tl, triton
     from msda_core.figures import speed
@@ -164,7 +164,7 @@ def _(guess_occupancy, occupancy_dtype):
             [
                 _picture,
                 mo.md(
-                    f"Recorded on one H200 (`msda_core/data/bench_h200_sweeps.json`): more warps fit, and it is **{_factor:.1f} times "
+                    f"Recorded on one H200 (`msda_core/bench/data/bench_h200_sweeps.json`): more warps fit, and it is **{_factor:.1f} times "
                     "slower** in the median, because the limit was met by spilling. Make each program smaller, and registers "
                     "fall without spilling: then more warps do help (`msda_core/kernels/LOG.md`, step 1). So occupancy is no "
                     "goal in itself. Tune for few, wide requests, enough of them in flight, and measure."
@@ -421,7 +421,7 @@ def device_time(fn, clock) -> tuple[float, float]:
 
     Args:
         fn: launches one kernel.
-        clock: a `msda_core.machine.clock.Clock`; you may use now, synchronize, record, flush and graph.
+        clock: a `msda_core.machine.model.clock.Clock`; you may use now, synchronize, record, flush and graph.
 
     Returns:
         (warm, cold): microseconds with the kernel's data in L2, and with L2 full of something else.

@@ -12,9 +12,9 @@ with app.setup:
     import torch
 
     import checks
-    from checks import derive
-    from checks.carry import lab01
-    from checks.grade import latest
+    from checks.show import derive
+    from checks.answers.carry import lab01
+    from checks.core.grade import latest
     from msda_core import reference
     from msda_core.figures import gradients
 

@@ -12,8 +12,8 @@ with app.setup:
     import torch
 
     import checks
-    from checks.carry import lab08
-    from checks.kernels import edited
+    from checks.answers.carry import lab08
+    from checks.kernel.launches import edited
     from msda_core import device, machine, reference
     from msda_core.device import tl, triton
     from msda_core.figures import concurrency, precision

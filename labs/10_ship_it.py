@@ -11,8 +11,8 @@ with app.setup:
     from torch.autograd.function import once_differentiable
 
     import checks
-    from checks import shipping, wild
-    from checks.carry import lab05, lab08, lab09
+    from checks.ship import workshop as shipping, models as wild
+    from checks.answers.carry import lab05, lab08, lab09
     from msda_core.figures import detector, merging
 
 

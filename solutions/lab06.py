@@ -95,7 +95,7 @@ def device_time(fn, clock) -> tuple[float, float]:
 
     Args:
         fn: launches one kernel.
-        clock: a `msda_core.machine.clock.Clock`; you may use now, synchronize, record, flush and graph.
+        clock: a `msda_core.machine.model.clock.Clock`; you may use now, synchronize, record, flush and graph.
 
     Returns:
         (warm, cold): microseconds with the kernel's data in L2, and with L2 full of something else.

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import psutil
 
-from checks import notebook
-from checks.carry import solution_module
-from checks.doctor import find_chromium
-from checks.exercise import LABS, lab_exercises
+from checks.answers import notebook
+from checks.answers.carry import solution_module
+from checks.catalogue import LABS
+from checks.core.exercise import lab_exercises
+from checks.kernel.doctor import find_chromium
 
 # marimo does not save notebooks under the system's temporary folder, so copies live here.
 SCRATCH = notebook.ROOT / ".scratch"

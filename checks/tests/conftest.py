@@ -2,10 +2,10 @@
 
 import pytest
 
-from checks import notebook
-from checks.carry import solution_module
-from checks.doctor import find_chromium
-from checks.exercise import LABS
+from checks.answers import notebook
+from checks.answers.carry import solution_module
+from checks.catalogue import LABS
+from checks.kernel.doctor import find_chromium
 from msda_core import device
 
 WRITTEN = [lab for lab in LABS if (notebook.LABS_DIR / f"{LABS[lab][0]}.py").exists()]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from checks.exercise import find
-from checks.grade import grade
+from checks.core.exercise import find
+from checks.core.grade import grade
 
 
 @pytest.fixture

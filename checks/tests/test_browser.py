@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from checks.carry import solution_module
-from checks.notebook import answer_source, notebook_path
+from checks.answers.carry import solution_module
+from checks.answers.notebook import answer_source, notebook_path
 from checks.tests import browser
 from checks.tests.conftest import WRITTEN, blank_text
 

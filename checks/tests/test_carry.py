@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from checks import carry, notebook
-from checks.carry import Carried, load_answers, underneath
-from checks.exercise import LABS, lab_exercises
-from checks.grade import grade
+from checks.answers import carry, notebook
+from checks.answers.carry import Carried, load_answers, underneath
+from checks.catalogue import LABS
+from checks.core.exercise import lab_exercises
+from checks.core.grade import grade
 from checks.tests import browser
 from checks.tests.conftest import blank_text, solved_text
 

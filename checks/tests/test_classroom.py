@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from checks import classroom
 from checks.__main__ import main
-from checks.classroom import Limits, Submission, find_submissions, grade_class, grade_submission
+from checks.classroom import run as classroom
+from checks.classroom.run import Limits, Submission, find_submissions, grade_class, grade_submission
 from checks.tests.conftest import blank_text, solved_text
 
 NAME = "01_bilinear.py"

@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from checks import derive
-from checks.exercise import lab_exercises
+from checks.core.exercise import lab_exercises
+from checks.show import derive
 
 lab_exercises("07")  # declares its steps
 

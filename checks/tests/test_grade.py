@@ -6,8 +6,8 @@ import time
 import pytest
 import torch
 
-from checks.exercise import find
-from checks.grade import grade
+from checks.core.exercise import find
+from checks.core.grade import grade
 from msda_core import reference
 from solutions import lab01
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from checks import notebook
-from checks.carry import load_answers, solution_module
-from checks.exercise import LABS, lab_exercises
+from checks.answers import notebook
+from checks.answers.carry import load_answers, solution_module
+from checks.catalogue import LABS
+from checks.core.exercise import lab_exercises
 from checks.tests import browser
 from checks.tests.conftest import WRITTEN, blank_text, solved_text
 from msda_core import device

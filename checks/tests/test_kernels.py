@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from checks import exercise as exercises
-from checks.exercise import Mistake, find, lab_exercises
-from checks.grade import _is_stub, grade
-from checks.kernels import edited, on_device, with_body
-from checks.notebook import stub_source
+from checks.answers.notebook import stub_source
+from checks.core import exercise as exercises
+from checks.core.exercise import Mistake, find, lab_exercises
+from checks.core.grade import _is_stub, grade
+from checks.kernel.launches import edited, on_device, with_body
 from msda_core import device, machine
 from msda_core.device import tl, triton
 from solutions import lab04
@@ -215,7 +215,7 @@ def test_no_compiler_is_not_run_and_no_failure(monkeypatch):
     def nothing():
         raise machine.NoCompiler("Triton's compiler could not be started: it is not there.")
 
-    monkeypatch.setattr(importlib.import_module("msda_core.machine.lower"), "_worker", nothing)
+    monkeypatch.setattr(importlib.import_module("msda_core.machine.compile.lower"), "_worker", nothing)
     got = report(wrong((STORE, "tl.store(out_ptr + offs, y + x, mask=mask)")))
     assert got.state == "pass"
     assert [(c.name, c.status) for c in got.checks if c.status != "pass"] == [("compiles", "not_run")]

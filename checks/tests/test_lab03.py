@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from msda_core import device
-from msda_core.figures import traffic
+from msda_core.figures import sectors as traffic
 from solutions import lab03
 
 pytestmark = pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: {device.NO_TRITON}")
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: 
     [("output", "msda_element_f32", 32, (12, 12)), ("point", "msda_point_f32", 16, (3, 5))],
 )
 def test_paper_and_silicon_differ_by_the_level_tables(tiling, case, threads_a_row, tables):
-    from msda_core.machine import probes
+    from msda_core.bench import probes
 
     inputs = probes.msda_inputs(torch.float32, 16)
     corners = traffic.corner_pixels(inputs["loc"][0], probes.PYRAMID)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from checks import lab07
-from checks.carry import solution_module
-from checks.exercise import Draw, find
-from checks.grade import grade
-from checks.notebook import answer_source
+from checks.answers.carry import solution_module
+from checks.answers.notebook import answer_source
+from checks.core.exercise import Draw, find
+from checks.core.grade import grade
+from checks.labs.lab07 import exercises as lab07
 from msda_core import reference
 from msda_core.figures import gradients
 from solutions import lab07 as solved

@@ -10,12 +10,14 @@ import sys
 import pytest
 import torch
 
-from checks import compare, notebook
 from checks.__main__ import grade_lab
-from checks.carry import load_answers, solution_module
-from checks.exercise import LABS, Mistake, lab_exercises
-from checks.grade import FIXED_SEED, grade
-from checks.static import cells_of, plain
+from checks.answers import notebook
+from checks.answers.carry import load_answers, solution_module
+from checks.catalogue import LABS
+from checks.core import compare
+from checks.core.exercise import Mistake, lab_exercises
+from checks.core.grade import FIXED_SEED, grade
+from checks.show.static import cells_of, plain
 from checks.tests.conftest import WRITTEN, blank_text, solved_text
 
 
@@ -141,7 +143,7 @@ def test_every_mistake_is_rejected_and_named(exercise, mistake):
 @pytest.mark.timeout(1200)
 def test_every_mistake_does_the_same_twice():
     """What the test above takes for granted, since it compares a mistake with what it has just done."""
-    grade_module = importlib.import_module("checks.grade")  # `checks.grade` is the function
+    grade_module = importlib.import_module("checks.core.grade")  # `checks.grade` is the function
     for exercise, mistake in (one.values for one in all_mistakes()):
         runs = [grade_module._Run(exercise, mistake, FIXED_SEED, False) for _ in range(2)]
         for run in runs:

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from checks import notebook
 from checks.__main__ import main
-from checks.carry import solution_module
+from checks.answers import notebook
+from checks.answers.carry import solution_module
 from checks.tests.conftest import blank_text, solved_text
 
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from checks import progress
 from checks.__main__ import grade_lab
-from checks.exercise import lab_exercises
+from checks.answers import progress
+from checks.core.exercise import lab_exercises
 from checks.tests.conftest import blank_text, solved_text
 
 

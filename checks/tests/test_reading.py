@@ -7,8 +7,8 @@ import marimo as mo
 import pytest
 
 from checks.__main__ import main
-from checks.glossary import GLOSSARY, anchor, words_of
-from checks.static import plain
+from checks.show.glossary import GLOSSARY, anchor, words_of
+from checks.show.static import plain
 from checks.tests import browser
 from checks.tests.conftest import WRITTEN, blank_text
 

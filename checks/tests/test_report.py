@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from checks.compare import difference
-from checks.grade import grade
-from checks.report import count
+from checks.core.compare import difference
+from checks.core.grade import grade
+from checks.core.report import count
 
 
 class Elements(HTMLParser):

@@ -10,9 +10,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from checks import acceptance, export, shipping, suite, wild
-from checks.carry import solution_module
-from checks.exercise import LABS
+from checks.answers import export
+from checks.answers.carry import solution_module
+from checks.catalogue import LABS
+from checks.ship import acceptance, suite
+from checks.ship import models as wild
+from checks.ship import workshop as shipping
 from checks.tests.conftest import WRITTEN, blank_text, solved_text
 from msda_core import device, reference
 from msda_core.ops import multi_scale_deformable_attention

@@ -7,16 +7,16 @@ from pathlib import Path
 import torch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from msda_core.bench import encoder_locations
+from msda_core.bench.operator import encoder_locations
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, RED, Picture, new_figure
 
 __all__ = ["COMMAND", "DATA", "crossing", "crossing_of", "shares", "shares_of", "shares_picture"]
 
 #: Where the timed spreads are kept, and the command that writes them.
-DATA = Path(__file__).parents[1] / "data" / "bench_h200_spreads.json"
+DATA = Path(__file__).parents[1] / "bench" / "data" / "bench_h200_spreads.json"
 COMMAND = (
     "python -m msda_core.bench --preset encoder --only plain merged --quick "
-    "--spread 0.5 1 2 4 8 16 32 initial uniform --json msda_core/data/bench_h200_spreads.json"
+    "--spread 0.5 1 2 4 8 16 32 initial uniform --json msda_core/bench/data/bench_h200_spreads.json"
 )
 WAYS = {"fwd": "forward", "bwd": "backward"}
 

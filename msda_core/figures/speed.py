@@ -12,10 +12,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from msda_core.figures.forward import example_call
+from msda_core.bench.contest import launcher, many_queries
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Picture, new_figure
-from msda_core.machine.clock import Clock
-from msda_core.race import launcher, many_queries
+from msda_core.figures.tiles import example_call
+from msda_core.machine.model.clock import Clock
 
 __all__ = [
     "TILINGS",
@@ -75,7 +75,7 @@ def _tiling_counts(name: str, dtype: str) -> tuple[dict[str, int], int]:
 
 def counted(run: Callable[[], Any]) -> tuple[dict[str, int], int]:
     """Sectors that run() requests of value, of parameters (locations, weights and tables) and of the result; requests."""
-    from msda_core.machine.calls import profile_calls
+    from msda_core.machine.counts.calls import profile_calls
 
     sectors, requests = {"value": 0, "parameters": 0, "result": 0}, 0
     for report in profile_calls(run):
@@ -165,7 +165,7 @@ def cut_picture(report: Any, whose: str) -> Picture:
 
 @cache
 def _sweeps() -> dict[str, Any]:
-    path = Path(__file__).parents[1] / "data" / "bench_h200_sweeps.json"
+    path = Path(__file__).parents[1] / "bench" / "data" / "bench_h200_sweeps.json"
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -315,7 +315,7 @@ def timeline(way: str, kernel: float, dispatch: float, fresh: bool = False, laun
 
 @cache
 def _recorded() -> dict[str, Any]:
-    return json.loads((Path(__file__).parents[1] / "machine" / "data" / "h200.json").read_text(encoding="utf-8"))
+    return json.loads((Path(__file__).parents[1] / "bench" / "data" / "counters_h200.json").read_text(encoding="utf-8"))
 
 
 def timed() -> list[dict[str, Any]]:
@@ -393,7 +393,7 @@ CLOCKS = {
 
 
 def race_picture(dtype: str, yours: dict[str, Callable]) -> tuple[Picture, str]:
-    """The race of `msda_core.race`: predicted for all, measured where there is a GPU, recorded figures where there is none.
+    """The contest of `msda_core.bench.contest`: predicted for all, measured where there is a GPU, recorded figures where there is none.
 
     Args:
         dtype: "float32" or "float16".
@@ -402,7 +402,7 @@ def race_picture(dtype: str, yours: dict[str, Callable]) -> tuple[Picture, str]:
     Returns:
         The picture, and where its figures come from, in a sentence.
     """
-    from msda_core import race
+    from msda_core.bench import contest as race
 
     table = {**race.contenders(), **yours}
     here = not race.no_gpu()
@@ -423,7 +423,7 @@ def race_picture(dtype: str, yours: dict[str, Callable]) -> tuple[Picture, str]:
 
 def shipped_times(dtype: str) -> dict[str, float]:
     """What the shipped forward takes on an H200, for the race's call: {"device", "cold"}, microseconds."""
-    from msda_core import race
+    from msda_core.bench import contest as race
 
     found = race.recorded()
     if found:

@@ -23,6 +23,8 @@
 together (`pairing`, `layout`, `ptx`, `traffic`). `calibrate` measured the model against an H200: `data/`.
 """
 
+from msda_core.machine.compile.lower import TARGETS, Lowering, lower, warm
+from msda_core.machine.counts.traffic import Report, Request, Traffic, count, issued, profile
 from msda_core.machine.errors import (
     BFloat16Arithmetic,
     CompileError,
@@ -37,12 +39,10 @@ from msda_core.machine.errors import (
     UninitialisedRead,
     Unsupported,
 )
-from msda_core.machine.guard import guard, guarded, protect
-from msda_core.machine.lower import TARGETS, Lowering, lower, warm
-from msda_core.machine.race import Interleaving, LostUpdate, Race, Step, interleave, races
-from msda_core.machine.roofline import GPU, GPUS, Estimate, Occupancy, Roofline, estimate, occupancy, roofline
-from msda_core.machine.trace import Event, Site, Trace, trace
-from msda_core.machine.traffic import Report, Request, Traffic, count, issued, profile
+from msda_core.machine.model.roofline import GPU, GPUS, Estimate, Occupancy, Roofline, estimate, occupancy, roofline
+from msda_core.machine.run.guard import guard, guarded, protect
+from msda_core.machine.run.races import Interleaving, LostUpdate, Race, Step, interleave, races
+from msda_core.machine.run.trace import Event, Site, Trace, trace
 
 __all__ = [
     "BFloat16Arithmetic",

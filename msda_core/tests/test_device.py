@@ -53,7 +53,7 @@ def test_wishing_for_a_gpu_does_not_make_one():
 
 def test_kernels_are_transparent_to_inspect():
     done = python(
-        "import inspect; from checks.probe import _add_kernel; print(inspect.unwrap(_add_kernel) is _add_kernel.fn)"
+        "import inspect; from checks.kernel.probe import _add_kernel; print(inspect.unwrap(_add_kernel) is _add_kernel.fn)"
     )
     assert done.stdout.strip() == "True", done.stderr
 

@@ -25,10 +25,10 @@ from torch import Tensor
 from msda_core.device import INTERPRETED, load_triton
 from msda_core.kernels.backward import accumulator_dtype
 from msda_core.kernels.launch import MAX_BATCH, Plan, launch, offset_type
-from msda_core.kernels.merged.forward import forward_tile_kernel
-from msda_core.kernels.merged.left_over import left_over_kernel
 from msda_core.kernels.merged.plan import SPAN, TILE, ready, work_lists
 from msda_core.kernels.merged.points import points_16_kernel, points_32_kernel
+from msda_core.kernels.merged.remainder import left_over_kernel
+from msda_core.kernels.merged.tile import forward_tile_kernel
 from msda_core.kernels.merged.window import merge_window_kernel
 
 triton = load_triton()

@@ -16,9 +16,9 @@ Bytes it should move: what the plain backward does, without the reductions that 
 """
 
 from msda_core.device import load_triton
-from msda_core.kernels.merged.left_over import add_corners, corners_unsigned
+from msda_core.kernels.merged.packed import dots, load_pair, pack, prefetch
 from msda_core.kernels.merged.plan import read_tile, tile_row
-from msda_core.kernels.merged.words import dots, load_pair, pack, prefetch
+from msda_core.kernels.merged.remainder import add_corners, corners_unsigned
 
 triton = load_triton()
 tl = triton.language

@@ -26,8 +26,8 @@ Bytes it should move: locations, weights and grad_out once for each target level
 """
 
 from msda_core.device import load_triton
-from msda_core.kernels.merged.left_over import cell
-from msda_core.kernels.merged.words import pack, split, sum_of_products, weighted_rows
+from msda_core.kernels.merged.packed import pack, split, sum_of_products, weighted_rows
+from msda_core.kernels.merged.remainder import cell
 
 triton = load_triton()
 tl = triton.language

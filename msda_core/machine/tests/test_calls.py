@@ -6,8 +6,8 @@ import torch
 
 from msda_core import machine
 from msda_core.device import load_triton
-from msda_core.machine.calls import profile_calls, trace_calls, worst_request
-from msda_core.machine.numbers import to_integer
+from msda_core.machine.counts.calls import profile_calls, trace_calls, worst_request
+from msda_core.machine.run.numbers import to_integer
 
 triton = load_triton()
 import triton.language as tl  # noqa: E402

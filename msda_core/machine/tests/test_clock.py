@@ -2,8 +2,8 @@
 
 import pytest
 
-from msda_core.machine import clock
-from msda_core.machine.clock import FLUSH, REPLAY, Clock
+from msda_core.machine.model import clock
+from msda_core.machine.model.clock import FLUSH, REPLAY, Clock
 
 
 def steady(**changes) -> Clock:

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from msda_core.machine import Unsupported, layout, ptx
+from msda_core.machine import Unsupported
+from msda_core.machine.compile import ptx
+from msda_core.machine.compile import ttgir as layout
 
 ALIASES = {
     "#b1": "#ttg.blocked<{sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [2], order = [0]}>",

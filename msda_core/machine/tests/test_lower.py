@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from msda_core import machine
+from msda_core.bench import probes
 from msda_core.device import load_triton
-from msda_core.machine import probes
 
 triton = load_triton()
 import triton.language as tl  # noqa: E402
 
-module = importlib.import_module("msda_core.machine.lower")  # the package has a function of that name
+module = importlib.import_module("msda_core.machine.compile.lower")  # the package has a function of that name
 LIMIT = 4
 SIZE = tl.constexpr(64)
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from msda_core import machine
+from msda_core.bench import calibrate, probes
 from msda_core.device import load_triton
-from msda_core.machine import calibrate, probes
 
 triton = load_triton()
-roofline = importlib.import_module("msda_core.machine.roofline")  # the package has a function of that name
+roofline = importlib.import_module("msda_core.machine.model.roofline")  # the package has a function of that name
 
 
 def test_a_roofline_by_formula():
@@ -63,7 +63,7 @@ def test_occupancy_by_the_tightest_limit():
 
 def test_the_models_error_is_what_it_says():
     """Every timed launch: the estimate with a warm L2 against the H200's clock."""
-    timed = [r for path in calibrate.DATA.glob("*.json") for r in json.loads(path.read_text())["timed"]]
+    timed = [r for path in calibrate.DATA.glob("counters_*.json") for r in json.loads(path.read_text())["timed"]]
     errors = {}
     for record in timed:
         model = record["model"]

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from msda_core import machine
+from msda_core.bench import probes
 from msda_core.device import load_triton
-from msda_core.machine import probes, traffic
+from msda_core.machine.counts import traffic
 
 triton = load_triton()
 import triton.language as tl  # noqa: E402
@@ -204,8 +205,8 @@ def test_profiling_costs_at_most_three_times_interpreting():
     """64 programs of the operator's forward: Triton's own interpreter against trace, lowering (warm) and counts."""
     if not triton.knobs.runtime.interpret:
         pytest.skip("needs TRITON_INTERPRET=1 to time Triton's interpreter")
+    from msda_core.bench.calibrate import capture
     from msda_core.kernels import forward
-    from msda_core.machine.calibrate import capture
 
     case = {c.name: c for c in probes.CASES}["msda_forward_f16"]
     _, launch, _ = capture(case, "cpu")

@@ -1,0 +1,1 @@
+"""The learner's answers: in notebooks, carried to later labs, remembered, exported."""

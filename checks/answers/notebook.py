@@ -1,0 +1,167 @@
+"""A notebook as text: its cells, the stub of an exercise, and how to put one answer in another's place.
+
+marimo writes a notebook as a Python file whose cells start at the left margin with `@app.function`, `@app.cell`,
+`with app.setup` or `app._unparsable_cell`. Splitting at those lines works on any file a learner may leave behind, also
+on one that Python cannot parse.
+"""
+
+import ast
+import inspect
+import os
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from checks.catalogue import LABS
+from checks.core.exercise import lab_exercises
+
+__all__ = ["LABS_DIR", "answer_source", "backup", "function_text", "notebook_path", "reset", "solve", "stub_source"]
+
+ROOT = Path(__file__).resolve().parents[2]
+LABS_DIR = ROOT / "labs"
+_CELL = re.compile(r"^(@app\.(function|cell|class_definition)|with app\.setup|app\._unparsable_cell|if __name__ ==)")
+
+
+def notebook_path(lab: str, folder: Path | None = None) -> Path:
+    """Where the notebook of a lab lies: in the folder that `MSDA_LABS` names, in the checkout, or in `labs` here."""
+    name = f"{LABS[lab][0]}.py"
+    folder = folder or os.environ.get("MSDA_LABS")
+    if folder is not None:
+        return Path(folder) / name
+    here = LABS_DIR / name
+    return here if here.exists() else Path.cwd() / "labs" / name
+
+
+@dataclass
+class _Block:
+    """One cell, or the text before the first or after the last."""
+
+    text: str
+
+    def defines(self, function: str) -> bool:
+        return bool(
+            re.search(rf"^\s*((async\s+)?def|class) {re.escape(function)}\b", self.text, re.M)
+        ) and not self.text.startswith("if __name__")
+
+    def grades(self, name: str) -> bool:
+        return f'checks.grade("{name}"' in self.text
+
+
+def _blocks(text: str) -> list[_Block]:
+    blocks, current = [], []
+    for line in text.splitlines(keepends=True):
+        if _CELL.match(line) and current:
+            blocks.append(_Block("".join(current)))
+            current = []
+        current.append(line)
+    blocks.append(_Block("".join(current)))
+    return blocks
+
+
+def stub_source(function: str, solution: ModuleType) -> str:
+    """The stub of an exercise: the solution's decorators, signature and docstring, and nothing else.
+
+    Of a class, each method's; there only a decorator that says what the first argument is stays.
+    """
+    source, node = _function(function, solution)
+    if isinstance(node, ast.ClassDef):
+        return _class_stub(source, node, solution)
+    lines = source.splitlines()
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+    docstring = node.body[0]
+    head = "\n".join(lines[first : docstring.end_lineno])
+    name = f"{solution.__name__.rsplit('.', 1)[-1].removeprefix('lab')[-2:]}.{function}"
+    kernel = any("jit" in ast.unparse(d) for d in node.decorator_list)
+    body = f'tl.static_assert(False, "{name}")' if kernel else f'raise NotImplementedError("{name}")'
+    return f"{head}\n    {body}\n"
+
+
+def _class_stub(source: str, node: ast.ClassDef, solution: ModuleType) -> str:
+    lines, parts = source.splitlines(), []
+    name = f"{solution.__name__.rsplit('.', 1)[-1].removeprefix('lab')[-2:]}.{node.name}"
+    parts.append("\n".join(lines[node.lineno - 1 : node.body[0].end_lineno]))
+    for method in node.body[1:]:
+        if not isinstance(method, ast.FunctionDef):
+            raise ValueError(f"{solution.__name__}.{node.name} may hold a docstring and methods, for the stub's sake.")
+        kept = [f"    @{ast.unparse(d)}\n" for d in method.decorator_list if ast.unparse(d) == "staticmethod"]
+        head = "\n".join(lines[method.lineno - 1 : method.body[0].end_lineno])
+        parts.append(f'{"".join(kept)}{head}\n        raise NotImplementedError("{name}")')
+    return "\n\n".join(parts) + "\n"
+
+
+def answer_source(function: str, solution: ModuleType) -> str:
+    """The solution's own text for one exercise."""
+    source, node = _function(function, solution)
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+    return "\n".join(source.splitlines()[first : node.end_lineno]) + "\n"
+
+
+def _function(function: str, solution: ModuleType) -> tuple[str, ast.FunctionDef | ast.ClassDef]:
+    source = inspect.getsource(solution)
+    for node in ast.parse(source).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == function:
+            if ast.get_docstring(node) is None:
+                raise ValueError(f"{solution.__name__}.{function} needs a docstring: the stub is made from it.")
+            return source, node
+    raise ValueError(f"{solution.__name__} has no function {function!r}.")
+
+
+def replace(text: str, name: str, source: str) -> str:
+    """Put `source` where a notebook's text defines the exercise `name`; before its checker cell if it is gone."""
+    function = name.split(".")[1]
+    kind = "class_definition" if re.search(rf"^class {re.escape(function)}\b", source, re.M) else "function"
+    cell = f"@app.{kind}\n{source}\n\n"
+    blocks = _blocks(text)
+    for block in blocks[1:]:
+        if block.defines(function):
+            block.text = cell
+            return "".join(b.text for b in blocks)
+    for position, block in enumerate(blocks):
+        if block.grades(name) or block.text.startswith("if __name__"):
+            blocks.insert(position, _Block(cell))
+            return "".join(b.text for b in blocks)
+    return text.rstrip("\n") + f"\n\n\n{cell}".rstrip("\n") + "\n"
+
+
+def function_text(text: str, function: str) -> str:
+    """The cell that defines a function or class, as it stands in a notebook's text; "" if there is none."""
+    kinds = ("@app.function", "@app.class_definition")
+    return next((b.text for b in _blocks(text)[1:] if b.text.startswith(kinds) and b.defines(function)), "")
+
+
+def reset(text: str, lab: str, solution: ModuleType, only: str | None = None) -> str:
+    """A notebook's text with its exercises, or one of them, back at their stubs."""
+    for exercise in _chosen(lab, only):
+        text = replace(text, exercise.name, stub_source(exercise.function, solution))
+    return text
+
+
+def solve(text: str, lab: str, solution: ModuleType, only: str | None = None) -> str:
+    """A notebook's text with the solutions' answers in their cells."""
+    for exercise in _chosen(lab, only):
+        text = replace(text, exercise.name, answer_source(exercise.function, solution))
+    return text
+
+
+def _chosen(lab: str, only: str | None):
+    exercises = lab_exercises(lab)
+    chosen = [e for e in exercises if only is None or e.function == only]
+    if not chosen:
+        raise ValueError(f"lab {lab} has no exercise {only!r}. It has {', '.join(e.function for e in exercises)}.")
+    return chosen
+
+
+def backup(path: Path) -> Path:
+    """Copy a file beside itself, into `.backup/`, under a name with the time. Returns the copy's path."""
+    folder = path.parent.parent / ".backup" if path.parent.name == "labs" else path.parent / ".backup"
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for attempt in range(1000):
+        copy = folder / f"{path.stem}.{stamp}{f'-{attempt}' if attempt else ''}.py"
+        if not copy.exists():
+            break
+    shutil.copy2(path, copy)
+    return copy

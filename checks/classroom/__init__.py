@@ -1,0 +1,1 @@
+"""A class: many submissions, each graded in a process of its own."""

@@ -1,0 +1,1 @@
+"""The grader itself: exercises, calls, comparison, verdicts. Knows no lab."""

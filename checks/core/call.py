@@ -1,0 +1,403 @@
+"""Calling a learner's function where it can do no harm.
+
+One call runs in a thread of its own, on copies of its arguments, with a time limit, its prints collected, fresh memory
+poisoned, and the doors to the reference watched. Whatever happens comes back as an `Outcome`; nothing is raised.
+"""
+
+import contextlib
+import ctypes
+import inspect
+import io
+import linecache
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+__all__ = ["Outcome", "call", "copy_of", "learner_line", "quote"]
+
+PRINT_LIMIT = 2_000  # characters of the learner's output that are kept
+
+
+@dataclass
+class Outcome:
+    """What came of one call.
+
+    Attributes:
+        value: what was returned.
+        error: what was raised, if anything was.
+        timeout: the limit in seconds, if it ran out.
+        line: the learner's line where it raised or was stopped, as "line 3 of f: `return x / 0`".
+        reached: the function of ours that the answer called, if it did.
+        forbidden: the torch function that the exercise forbids, if it was called.
+        changed: indices of the arguments that the call modified.
+        printed: what it printed, cut to a limit.
+        seconds: how long it took.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+    timeout: float | None = None
+    line: str = ""
+    reached: str = ""
+    forbidden: str = ""
+    changed: list[int] = field(default_factory=list)
+    printed: str = ""
+    seconds: float = 0.0
+
+
+class _OutOfTime(BaseException):
+    """Raised in the learner's thread when its time is up; not an Exception, so `except Exception` lets it through."""
+
+
+class _Noted(BaseException):
+    """Raised in the learner's thread, and written down: an answer that swallows it is found out all the same."""
+
+    notes: list[str]
+
+    @classmethod
+    def noted(cls, text: str) -> "_Noted":
+        cls.notes.append(text)
+        return cls(text)
+
+
+class _ReachedReference(_Noted):
+    """The answer called the reference it is compared with."""
+
+    notes = []
+
+
+class _Forbidden(_Noted):
+    """The answer called a torch function that the exercise forbids."""
+
+    notes = []
+
+
+def call(
+    run: Callable[..., Any],
+    args: tuple,
+    *,
+    answer: Any = None,
+    limit: float = 3.0,
+    forbid: Mapping[str, str] | None = None,
+    autograd: bool = True,
+    around: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+    watched: bool = True,
+) -> Outcome:
+    """Call run(*args) on copies of args.
+
+    Args:
+        run: what to call.
+        args: its arguments; tensors inside are copied with their strides.
+        answer: the learner's object, to find their file and line; `run` if not given.
+        limit: seconds.
+        forbid: names of torch functions that count as not answering → why.
+        autograd: False runs it without gradients, and counts every way of asking for some as forbidden.
+        around: a context manager to enter inside the thread.
+        watched: report a call of the reference.
+    """
+    outcome = Outcome()
+    limit *= float(os.environ.get("MSDA_PATIENCE", "1"))  # for a machine that is slow, or busy with other things
+    answer = run if answer is None else answer
+    copies = tuple(copy_of(arg) for arg in args)
+    output = _Collected()
+    done = threading.Event()
+
+    def body():
+        try:
+            with around(), torch.set_grad_enabled(autograd), _Poison(forbid or {}, autograd):
+                outcome.value = run(*copies)
+        except _Noted:
+            pass
+        except _OutOfTime:
+            outcome.timeout = limit
+        except BaseException as error:
+            outcome.error = error
+            outcome.line = learner_line(error, answer)
+        finally:
+            done.set()
+
+    _ReachedReference.notes, _Forbidden.notes = [], []
+    default_dtype, had_grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    stdout, stderr = sys.stdout, sys.stderr
+    thread = threading.Thread(target=body, name="learner", daemon=True)
+    started = time.perf_counter()
+    try:
+        sys.stdout = sys.stderr = output
+        with _watched() if watched else contextlib.nullcontext():
+            thread.start()
+            if not done.wait(limit):
+                outcome.timeout = limit
+                outcome.line = _running_line(thread, answer)
+                _stop(thread, done)
+    finally:
+        sys.stdout, sys.stderr = stdout, stderr
+        torch.set_default_dtype(default_dtype)
+        torch.set_grad_enabled(had_grad)
+    outcome.seconds = time.perf_counter() - started
+    outcome.reached = next(iter(_ReachedReference.notes), "")
+    outcome.forbidden = next(iter(_Forbidden.notes), "")
+    outcome.printed = output.text()
+    _forget(outcome.error)
+    if outcome.timeout is None:
+        outcome.changed = [i for i, (before, after) in enumerate(zip(args, copies)) if not _unchanged(before, after)]
+    return outcome
+
+
+def _forget(error: BaseException | None) -> None:
+    """Let go of the frames of a call that raised: outcomes are kept, and some cases take gigabytes of address space."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+def copy_of(thing: Any) -> Any:
+    """A copy that shares no memory: tensors keep their strides and the gaps between their elements."""
+    if isinstance(thing, Tensor):
+        storage = thing.detach().untyped_storage().clone()
+        copy = torch.empty(0, dtype=thing.dtype, device=thing.device)
+        copy.set_(storage, thing.storage_offset(), thing.size(), thing.stride())
+        return copy.requires_grad_(thing.requires_grad)
+    if type(thing) in (list, tuple):
+        return type(thing)(copy_of(item) for item in thing)
+    if type(thing) is dict:
+        return {key: copy_of(item) for key, item in thing.items()}
+    return thing
+
+
+def learner_line(error: BaseException, answer: Any) -> str:
+    """The last line of the learner's own code on the way to an exception, quoted; "" if there is none."""
+    home = _home(answer)
+    # Triton wraps what the kernel raised: the learner's line is in the cause.
+    for one in (error.__cause__, error):
+        if one is None:
+            continue
+        frames = [(frame, number) for frame, number in traceback.walk_tb(one.__traceback__)]
+        for frame, number in reversed(frames):
+            if frame.f_code.co_filename == home:
+                return _quote(frame.f_code, number)
+    return ""
+
+
+def _running_line(thread: threading.Thread, answer: Any) -> str:
+    home, frame = _home(answer), sys._current_frames().get(thread.ident)
+    while frame is not None:
+        if frame.f_code.co_filename == home:
+            return _quote(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def _home(answer: Any) -> str:
+    """The file (or notebook cell) a function or kernel was written in."""
+    function = answer
+    if isinstance(answer, type):  # a class: the file of its first method
+        methods = (inspect.unwrap(getattr(method, "__func__", method)) for method in vars(answer).values())
+        function = next((method for method in methods if isinstance(method, types.FunctionType)), None)
+    while not isinstance(function, types.FunctionType) and hasattr(function, "fn"):
+        function = function.fn  # a Triton kernel keeps its function in fn, also under @triton.autotune
+    code = getattr(function, "__code__", None)
+    return code.co_filename if code is not None else ""
+
+
+COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")  # parts of the function around them
+
+
+def _quote(code: types.CodeType, number: int) -> str:
+    name, first = _definition(code.co_filename, number)
+    if name == code.co_name or name and code.co_name in COMPREHENSIONS:
+        return quote(code.co_filename, number)
+    return _place(code.co_filename, number, code.co_name, code.co_firstlineno)
+
+
+def quote(filename: str, number: int) -> str:
+    """A line of a function as its author counts, from the first line of its cell: "line 3 of f: `return x / 0`"."""
+    return _place(filename, number, *_definition(filename, number))
+
+
+def _place(filename: str, number: int, name: str, first: int) -> str:
+    text = linecache.getline(filename, number).strip()
+    where = f"line {number - first + 1} of {name}" if name else f"line {number}"
+    return f"{where}: `{text}`" if text else where
+
+
+def _definition(filename: str, number: int) -> tuple[str, int]:
+    """Name and first line, its decorators' included, of the function around a line; ("", 1) if there is none.
+
+    In a notebook's file marimo's own decorator stands above the function; in the cell it does not.
+    """
+    lines = linecache.getlines(filename)
+    for first in range(min(number, len(lines)), 0, -1):
+        match = re.match(r"\s*(?:async )?def (\w+)\(", lines[first - 1])
+        if match:
+            while first > 1 and re.match(r"\s*@(?!app\.)", lines[first - 2]):
+                first -= 1
+            return match[1], first
+    return "", 1
+
+
+def _stop(thread: threading.Thread, done: threading.Event) -> None:
+    """Ask a thread to stop, a few times: an answer may swallow the first. One that sits in a C call is left behind."""
+    for _ in range(10):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_OutOfTime))
+        if done.wait(0.05):
+            return
+
+
+class _Collected(io.TextIOBase):
+    """Keeps the first characters written to it, and counts the rest."""
+
+    def __init__(self):
+        self._parts, self._kept, self._total = [], 0, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        room = PRINT_LIMIT - self._kept
+        if room > 0:
+            self._parts.append(text[:room])
+            self._kept += len(text[:room])
+        self._total += len(text)
+        return len(text)
+
+    def text(self) -> str:
+        kept = "".join(self._parts)
+        return (
+            kept
+            if self._total <= PRINT_LIMIT
+            else f"{kept}\n… {self._total:,} characters in all; the rest is not shown."
+        )
+
+
+#: What a torch function mode sees of every way into automatic differentiation → how a learner calls it. `torch.func` and
+#: `torch.autograd.functional` go through these; `__torch_function__` sees them before autograd does anything.
+AUTOGRAD = {
+    "backward": "backward",
+    "grad": "torch.autograd.grad",
+    "requires_grad_": "requires_grad_",
+    "_set_grad_enabled": "torch.enable_grad (or something that uses it, such as torch.func.grad)",
+    "_make_dual": "forward-mode differentiation (torch.func.jvp or torch.autograd.forward_ad)",
+}
+
+
+def _differentiates(name: str, args: tuple) -> bool:
+    """Whether a call of torch differentiates, or prepares to; also torch's own derivatives, `grid_sampler_2d_backward`."""
+    if name in ("_set_grad_enabled", "requires_grad_"):
+        return args[-1] is not False  # torch.no_grad comes this way too
+    return name in AUTOGRAD or "_backward" in name
+
+
+class _Poison(TorchFunctionMode):
+    """Fills memory that is allocated without a value, so that an element nobody writes cannot look right.
+
+    It sees every call of torch, so it is also where forbidden ones are found.
+    """
+
+    EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
+
+    def __init__(self, forbid: Mapping[str, str], autograd: bool = True):
+        super().__init__()
+        self._forbid, self._autograd = forbid, autograd
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        if name in self._forbid:
+            raise _Forbidden.noted(f"{name}: {self._forbid[name]}")
+        if not self._autograd and _differentiates(name, args):
+            raise _Forbidden.noted(
+                f"{AUTOGRAD.get(name, name)}: automatic differentiation is switched off inside this answer. "
+                "The derivative is what you are here to write."
+            )
+        result = function(*args, **(kwargs or {}))
+        if name in self.EMPTY and isinstance(result, Tensor):
+            # Out of sight of the machine's guard, to which this memory is still uninitialised.
+            with torch.no_grad(), _disable_current_modes():
+                if result.dtype.is_floating_point:
+                    result.fill_(float("nan"))
+                elif result.dtype != torch.bool:
+                    result.fill_(torch.iinfo(result.dtype).max)
+        return result
+
+
+def _trap(*args, **kwargs):
+    import sys
+
+    from checks.core.call import _ReachedReference
+
+    frame = sys._getframe()
+    raise _ReachedReference.noted(f"{frame.f_globals['__name__']}.{frame.f_code.co_name}")
+
+
+def _is_ours(module: str) -> bool:
+    """Whether a module holds answers: the references, the operator and the solutions, but not the machine."""
+    return module.startswith("solutions.") or (
+        module.startswith("msda_core.") and module.split(".")[1] in ("reference", "shapes", "ops", "nn", "kernels")
+    )
+
+
+@contextlib.contextmanager
+def _watched():
+    """Replace the code of every function that holds an answer, so that no reference to it, however old, leads there."""
+    replaced = []
+    for name, module in list(sys.modules.items()):
+        if module is None or not _is_ours(name):
+            continue
+        for function in vars(module).values():
+            if isinstance(function, types.FunctionType) and function.__module__ == name and not function.__closure__:
+                replaced.append((function, function.__code__))
+    launch = _kernel_launch_watch()
+    try:
+        for function, code in replaced:
+            function.__code__ = _trap.__code__.replace(co_name=code.co_name)
+        with launch:
+            yield
+    finally:
+        for function, code in replaced:
+            function.__code__ = code
+
+
+@contextlib.contextmanager
+def _kernel_launch_watch():
+    """The same for Triton kernels of ours, launched straight from the answer."""
+    jit = sys.modules.get("triton.runtime.jit")
+    if jit is None:
+        yield
+        return
+    original = jit.KernelInterface.__getitem__
+
+    def getitem(kernel, grid):
+        fn = getattr(kernel, "fn", None)
+        if _is_ours(getattr(fn, "__module__", "") or ""):
+            raise _ReachedReference.noted(f"{fn.__module__}.{fn.__name__}")
+        return original(kernel, grid)
+
+    jit.KernelInterface.__getitem__ = getitem
+    try:
+        yield
+    finally:
+        jit.KernelInterface.__getitem__ = original
+
+
+def _unchanged(before: Any, after: Any) -> bool:
+    if isinstance(before, Tensor):
+        if before.shape != after.shape or before.dtype != after.dtype:
+            return False
+        a, b = before.detach(), after.detach()
+        return bool(((a == b) | (a.isnan() & b.isnan())).all()) if a.dtype.is_floating_point else torch.equal(a, b)
+    if type(before) in (list, tuple):
+        return len(before) == len(after) and all(_unchanged(b, a) for b, a in zip(before, after))
+    if type(before) is dict:
+        return before.keys() == after.keys() and all(_unchanged(before[k], after[k]) for k in before)
+    return True

@@ -1,0 +1,496 @@
+"""Runs an exercise against an answer: five states, and a diagnosis where the answer is wrong.
+
+todo      the stub, untouched
+pass      every check that could run here holds
+fail      a check does not hold
+crash     the answer raised, ran out of time, or cannot be called
+not_run   nothing could be checked here, with the reason
+"""
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from typing import Any
+
+from torch import Tensor
+
+from checks.answers.carry import carried
+from checks.core import compare
+from checks.core.call import Outcome, call
+from checks.core.exercise import Draw, Exercise, Failed, Mistake, NotRun, find, lab_exercises
+from checks.core.report import Check, Report
+from checks.kernel import launches as kernels
+from msda_core import device
+
+__all__ = ["grade", "latest"]
+
+FIXED_SEED = 1
+_LATEST: dict[str, tuple[Any, Report]] = {}
+#: What a mistake does in a check on the fixed seed: the same every time, so it is tried once. Keyed by their ids (a kernel's
+#: hash would compile it), and holding both, so that no id is used twice.
+#: With the seed, or None where nothing was drawn.
+_KNOWN: dict[tuple[int, int, int | None], tuple[Outcome, Mistake, Any]] = {}
+
+
+def grade(
+    name: str, answer: Any = None, *, seed: int | None = None, diagnose: bool = True, progress: bool = True
+) -> Report:
+    """Grade one answer. Never raises because of what the answer does.
+
+    Args:
+        name: the exercise, "01.to_pixels".
+        answer: the learner's function or kernel, or a lambda without arguments that returns it (so that a name which is
+            not there can be told from a name that is wrong). A `Mistake` is graded like any answer, except that it may
+            lean on the reference.
+        seed: replay the draws of this seed; a fresh one if not given.
+        diagnose: compare a wrong answer with the known mistakes.
+        progress: show a bar in a notebook when it takes longer than a second.
+
+    Returns:
+        A `Report`, which a notebook draws as a panel.
+
+    Raises:
+        ValueError: there is no such exercise.
+    """
+    exercise = find(name)
+    answer, missing = _resolve(answer)
+    started = time.perf_counter()
+    if missing:
+        report = Report(exercise, "crash", [Check("defined", "the function is there", "crash", missing)])
+    elif not isinstance(answer, Mistake) and not callable(answer) and not hasattr(answer, "run"):
+        message = f"`{exercise.function}` is {compare.describe(answer)}, not a function."
+        report = Report(exercise, "crash", [Check("defined", "the function is there", "crash", message)])
+    elif exercise.guarded and device.NO_TRITON:
+        report = Report(exercise, "not_run", [Check("triton", "kernels can run here", "not_run", device.NO_TRITON)])
+    else:
+        for earlier in exercise.carries:
+            lab, function = earlier.split(".")
+            carried(lab).judge(function)
+        report = _Run(exercise, answer, _fresh_seed() if seed is None else seed, progress).report(diagnose)
+    report.seconds = time.perf_counter() - started
+    _LATEST[name] = (answer, report)
+    return report
+
+
+def latest(name: str, answer: Any) -> Report:
+    """The last report on this very answer, or a new one: lets a closing cell count without checking everything twice."""
+    resolved, missing = _resolve(answer)
+    known = _LATEST.get(name)
+    if not missing and known is not None and known[0] is resolved:
+        return known[1]
+    return grade(name, answer)
+
+
+def _fresh_seed() -> int:
+    return int.from_bytes(os.urandom(3), "big")
+
+
+def _resolve(answer: Any) -> tuple[Any, str]:
+    """Unfold a `lambda: name` from a notebook; a NameError becomes a sentence."""
+    code = getattr(answer, "__code__", None)
+    takes_nothing = code is not None and not code.co_argcount and not code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
+    if getattr(answer, "__name__", "") != "<lambda>" or not takes_nothing:
+        return answer, ""
+    try:
+        return answer(), ""
+    except NameError as error:
+        lost = getattr(error, "name", None) or str(error)
+        return None, (
+            f"There is no `{lost}` in this notebook. Was its cell deleted or renamed, or does an error show under it "
+            "(a syntax error, or a name that another cell already defines)? "
+            "`python -m checks reset` brings the stub back, and keeps a copy of your file."
+        )
+
+
+class _Run:
+    """One answer meeting one exercise."""
+
+    def __init__(self, exercise: Exercise, answer: Any, seed: int, progress: bool):
+        self.exercise, self.seed = exercise, seed
+        self.mistake = answer if isinstance(answer, Mistake) else None
+        self.watched = self.mistake is None
+        self.answer = answer if self.watched else answer.answer
+        self.printed = ""
+        self.outcomes: list[tuple[Callable, int, Outcome]] = []  # in order, for recognising mistakes
+        self._failing: list[tuple[Callable, int, Outcome]] = []  # those that did not hold
+        self._states: list[str] = []  # how: "fail" or "crash"
+        self._behaviour: dict = {}  # what mistakes did on this run's own seed, as `_KNOWN` holds what they always do
+        self._launches: list = []
+        self._compilation: kernels.Compilation | None = None
+        self._bar = _Bar(exercise.name, len(exercise.cases) + len(exercise.properties)) if progress else None
+
+    def report(self, diagnose: bool) -> Report:
+        exercise, checks = self.exercise, []
+        with self._bar or contextlib.nullcontext():
+            for item in (*exercise.cases, *exercise.properties):
+                check = self._property(item) if hasattr(item, "check") else self._case(item)
+                checks.append(check)
+                if check.status in ("fail", "crash"):
+                    self._failing.append(self.outcomes[-1])
+                    self._states.append(check.status)
+                if self._bar:
+                    self._bar.step()
+                if check.status == "todo":
+                    return Report(exercise, "todo", checks[:1])
+                if check.fatal:
+                    break
+            if self._compilation is None and self._launches and not self._failing:
+                self._compilation = kernels.Compilation(self._launches)
+            if self._compilation is not None and not checks[-1].fatal:
+                checks.append(self._compiles())
+            state = _overall(checks)
+            mistake = None
+            if diagnose and state in ("fail", "crash"):
+                mistake = self._recognise(self._failing[self._states.index(state)] if state in self._states else None)
+            score = None
+            if state == "pass" and exercise.score is not None:
+                score = exercise.score(self.answer)
+        advice = self._unfinished() if state in ("fail", "crash") and self.watched else ""
+        return Report(exercise, state, checks, mistake=mistake, printed=self.printed, score=score, advice=advice)
+
+    def _unfinished(self) -> str:
+        """A word about another answer of this lab that this one calls and that does not pass: mend that first."""
+        function = getattr(self.answer, "fn", self.answer)
+        scope, lost = getattr(function, "__globals__", {}), []
+        for other in lab_exercises(self.exercise.lab):
+            helper = scope.get(other.function)
+            if other is self.exercise or helper is None or other.function not in _names(function):
+                continue
+            known = _LATEST.get(other.name)
+            report = known[1] if known and known[0] is helper else None
+            report = report or grade(other.name, helper, diagnose=False, progress=False)
+            if report.state not in ("pass", "not_run"):
+                lost.append(f"`{other.function}`")
+        return f"It calls your {' and '.join(lost)}, which does not pass yet: mend that first." if lost else ""
+
+    def _compiles(self) -> Check:
+        verdict = lambda status, message="": Check("compiles", "a GPU's compiler accepts it", status, message)  # noqa: E731
+        try:
+            error = self._compilation.result()
+        except TimeoutError as late:
+            return verdict("not_run", str(late))
+        if error is None:
+            return verdict("pass")
+        found = kernels.finding(error)
+        return verdict("fail", found[1]) if found and found[0] == "fail" else verdict("not_run", str(error))
+
+    def _call(self, answer: Any, args: tuple, watched: bool, guarded: bool = True) -> Outcome:
+        exercise = self.exercise
+        around = self._around(answer) if guarded else contextlib.nullcontext
+        return call(
+            lambda *copies: exercise.run(answer, copies),
+            args,
+            answer=answer,
+            limit=exercise.seconds,
+            forbid=exercise.forbid if watched else {},
+            autograd=exercise.autograd or not watched,
+            around=around,
+            watched=watched,
+        )
+
+    def _around(self, answer: Any) -> Callable[[], contextlib.AbstractContextManager]:
+        """What a call runs in: for kernels, the guard; the launches of the answer are noted for the compiler."""
+        if not self.exercise.guarded:
+            return contextlib.nullcontext
+        return lambda: kernels.guarded(self._launches if answer is self.answer else None)
+
+    def _case(self, case: Callable) -> Check:
+        # A known mistake that is caught already is only observed further, on draws whose outcomes are remembered.
+        seeds = (FIXED_SEED, self.seed) if self.watched or not self._failing else (FIXED_SEED,)
+        for seed in dict.fromkeys(seeds):
+            draw = Draw(seed)
+            args = case(draw)
+            outcome = self._call(self.answer, args, self.watched)
+            self._note(case, draw, outcome)
+            if outcome.printed and not self.printed:
+                self.printed = outcome.printed
+            check = self._judge(case, seed, args, outcome)
+            # A learner's kernel is compiled beside its cases; a known mistake only if nothing else gives it away.
+            if self.watched and self._compilation is None and outcome.error is None and self._launches:
+                self._compilation = kernels.Compilation(self._launches)
+            if check.status == "pass" and self.exercise.guarded and not device.INTERPRETED:
+                # Safe and right on paper; now the same on the GPU.
+                args = kernels.on_device(args)
+                check = self._judge(case, seed, args, self._call(self.answer, args, self.watched, guarded=False))
+            if check.status != "pass":
+                return check
+        return check
+
+    def _judge(self, case: Callable, seed: int, args: tuple, outcome: Outcome) -> Check:
+        exercise = self.exercise
+        verdict = lambda status, message="", fatal=False, picture=None: Check(  # noqa: E731
+            case.__name__,
+            _title(case),
+            status,
+            message,
+            seed if status not in ("pass", "todo") else None,
+            fatal,
+            picture,
+        )
+        if outcome.timeout is not None:
+            at = f" at {outcome.line}" if outcome.line else ""
+            return verdict("crash", f"stopped after {outcome.timeout:g} s{at}. Is there a loop that never ends?", True)
+        if outcome.reached:
+            return verdict(
+                "fail", f"the answer calls {outcome.reached}, which it is compared with. Write it yourself.", True
+            )
+        if outcome.forbidden:
+            return verdict("fail", f"the answer calls {outcome.forbidden}", True)
+        if outcome.error is not None:
+            if isinstance(outcome.error, Failed):  # what the launcher beside the answer found
+                return verdict("fail", str(outcome.error), picture=outcome.error.picture)
+            if _is_stub(outcome.error, exercise.name):
+                return verdict(*_unwritten(self.answer, exercise.name))
+            return verdict(*(kernels.finding(outcome.error) or ("crash", _crash_message(outcome))))
+        if outcome.changed:
+            names = _argument_names(exercise, len(args))
+            changed = " and ".join(f"`{names[i]}`" for i in outcome.changed)
+            return verdict("fail", f"the call changed its input {changed}. Work on a copy.")
+        truth = exercise.reference(*_in_float64(args))
+        like = exercise.reference(*args)
+        message = compare.difference(outcome.value, truth, like, exercise.axes, exercise.parts)
+        if not message:
+            return verdict("pass")
+        draw = exercise.picture and (lambda: exercise.picture(args, outcome.value, truth))
+        return verdict("fail", message, picture=draw)
+
+    def _property(self, item) -> Check:
+        verdict = lambda status, message="", picture=None: Check(  # noqa: E731
+            item.name, item.title, status, message, self.seed, picture=picture
+        )
+        prepared = () if item.prepare is None else (item.prepare(),)
+        draw = Draw(self.seed)
+        outcome = call(
+            lambda: item.check(self.answer, draw, *prepared),
+            (),
+            answer=self.answer,
+            limit=self.exercise.seconds,
+            around=self._around(self.answer),
+            watched=self.watched,
+            autograd=self.exercise.autograd or not self.watched,
+        )
+        self._note(item, draw, outcome)
+        if outcome.timeout is not None:
+            return verdict("crash", f"stopped after {outcome.timeout:g} s. Is there a loop that never ends?")
+        if outcome.reached:
+            return verdict("fail", f"the answer calls {outcome.reached}, which it is compared with. Write it yourself.")
+        if outcome.forbidden:
+            return verdict("fail", f"the answer calls {outcome.forbidden}")
+        if isinstance(outcome.error, Failed):
+            return verdict("fail", str(outcome.error), outcome.error.picture)
+        if isinstance(outcome.error, NotRun):
+            return verdict("not_run", str(outcome.error))
+        if outcome.error is not None:
+            if _is_stub(outcome.error, self.exercise.name):
+                return verdict(*_unwritten(self.answer, self.exercise.name))
+            return verdict(*(kernels.finding(outcome.error) or ("crash", _crash_message(outcome))))
+        return verdict("pass", outcome.value or "")
+
+    def _note(self, item: Any, draw: Draw, outcome: Outcome) -> None:
+        """Keep what the answer did; and if it is a known mistake, spare it the next time somebody is compared with it."""
+        self.outcomes.append((item, draw.seed, outcome))
+        if self.mistake is not None:
+            self._remember(self.mistake, item, draw, outcome)
+
+    def _remember(self, mistake: Mistake, item: Any, draw: Draw, outcome: Outcome) -> tuple:
+        """File what a mistake did: for good, if it will always be that, or else for this run."""
+        kept = None if draw.untouched else draw.seed
+        entry = (outcome, mistake, item)
+        (_KNOWN if kept in (None, FIXED_SEED) else self._behaviour)[id(mistake), id(item), kept] = entry
+        return entry
+
+    def _recognise(self, shown: tuple | None) -> Mistake | None:
+        """The known mistake that behaves as this answer did in every case that ran, and not as the reference does.
+
+        First to the element at which a kernel was stopped, then to the tensor; and if no mistake explains everything,
+        one that explains the failing check that is shown, or all that returned something wrong, is the best lead. What
+        tells mistakes apart soonest is tried first; properties that hold, which may take a compiler, are not.
+        """
+        usable = lambda o: o.timeout is None and not o.reached and not o.forbidden  # noqa: E731
+        failing = [one for one in self._failing if usable(one[2])]
+        if not failing:
+            return None
+        slip = kernels.slip(self.answer) if self.exercise.guarded else None
+        if slip is not None:
+            return slip
+        is_property = lambda one: hasattr(one[0], "check")  # noqa: E731
+        known = {id(outcome) for _, _, outcome in failing}
+        rest = [one for one in self.outcomes if usable(one[2]) and not is_property(one) and id(one[2]) not in known]
+        everything = sorted(failing + rest, key=is_property)
+        title = lambda one: one[0].name if is_property(one) else one[0].__name__  # noqa: E731
+        # An edge case that raises need not hide what is wrong with all the others.
+        returned = [one for one in failing if one[2].error is None and not is_property(one)]
+        for picked in (everything, [one for one in failing if one is shown], returned):
+            wrong = [one for one in picked if id(one[2]) in known]
+            mistakes = [
+                mistake for mistake in self.exercise.mistakes if {mistake.only} == {title(one) for one in wrong}
+            ]
+            if mistakes:  # right in all other checks, as the answer is
+                picked = wrong
+            else:
+                mistakes = [mistake for mistake in self.exercise.mistakes if not mistake.only]
+            for exactly in (True, False):
+                for mistake in mistakes:
+                    if picked and all(self._behaves(mistake, exactly, *one) for one in picked):
+                        return mistake
+        return None
+
+    def _behaves(self, mistake: Mistake, exactly: bool, item: Any, seed: int, outcome: Outcome) -> bool:
+        whose = (id(mistake), id(item))
+        found = next(
+            (
+                known[key]
+                for known in (_KNOWN, self._behaviour)
+                for key in ((*whose, None), (*whose, seed))
+                if key in known
+            ),
+            None,
+        )
+        if found is None:
+            draw = Draw(seed)
+            found = self._remember(mistake, item, draw, self._try(mistake, item, draw))
+        other = found[0]
+        if other.timeout is not None or other.reached:
+            return False
+        if (outcome.error is None) != (other.error is None):
+            return False
+        if outcome.error is not None:
+            return _signature(outcome.error, exactly) == _signature(other.error, exactly)
+        return outcome.changed == other.changed and compare.same(outcome.value, other.value)
+
+    def _try(self, mistake: Mistake, item: Any, draw: Draw) -> Outcome:
+        if not hasattr(item, "check"):
+            return self._call(mistake.answer, item(draw), False)
+        prepared = () if item.prepare is None else (item.prepare(),)
+        return call(
+            lambda: item.check(mistake.answer, draw, *prepared),
+            (),
+            answer=mistake.answer,
+            limit=self.exercise.seconds,
+            around=self._around(mistake.answer),
+            watched=False,
+        )
+
+
+def _names(function: Any) -> set[str]:
+    """The names a function mentions, those of functions inside it included."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return set()
+    inner = (constant for constant in code.co_consts if hasattr(constant, "co_names"))
+    return set(code.co_names).union(*(one.co_names for one in inner))
+
+
+def _overall(checks: list[Check]) -> str:
+    states = [check.status for check in checks]
+    for state in ("crash", "fail"):
+        if state in states:
+            return state
+    return "pass" if "pass" in states else "not_run"
+
+
+def _is_stub(error: BaseException, name: str) -> bool:
+    """The stub raises NotImplementedError("01.to_pixels"), or in a kernel tl.static_assert(False, "04.add_kernel")."""
+    seen = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        if name in str(error) and (
+            isinstance(error, (NotImplementedError, AssertionError)) or "static_assert" in repr(error)
+        ):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _unwritten(answer: Any, name: str) -> tuple[str, str]:
+    """The state and message of an answer that ended in its stub: to do, unless there is code beside the stub's line."""
+    line = kernels.left_over(answer, name)
+    if not line:
+        return "todo", "Not written yet."
+    return "crash", f"there is code here, but the stub's line `{line}` is still there as well: delete it."
+
+
+def _signature(error: BaseException, exactly: bool) -> Any:
+    """What identifies an exception as the same mistake: a failure's key, a guarded access, else its type and what it says.
+
+    Exactly: also the element at which the guard stopped the kernel, the program and the number of lanes.
+    """
+    inner = error.__cause__ or error
+    key = getattr(inner, "key", None)
+    if key is not None:
+        return key
+    if isinstance(getattr(inner, "tensor", None), str):
+        where = (inner.offset, inner.lanes, inner.program) if exactly else ()
+        return (type(inner).__name__, inner.tensor, inner.kind, *where)
+    if type(inner).__module__ != "builtins":
+        return type(inner).__name__
+    # Python and torch raise the same few types for everything: what they say, numbers aside, tells what went wrong.
+    return (type(inner).__name__, re.sub(r"0x[0-9a-f]+|\d+", "#", str(inner)))
+
+
+def _crash_message(outcome: Outcome) -> str:
+    inner = outcome.error.__cause__ or outcome.error
+    text = str(inner).strip() or "no message"
+    if isinstance(inner, (NotImplementedError, AssertionError)) and re.fullmatch(r"\d\d\.\w+", text):
+        return f"it calls `{text.split('.')[1]}`, which is not written yet."
+    if text == "'function' object is not subscriptable":
+        text += ". A kernel is launched as kernel[grid](…): is `@triton.jit` missing above it?"
+    at = f"{outcome.line} raised " if outcome.line else "raised "
+    return f"{at}{type(inner).__name__}: {text}"
+
+
+def _title(case: Callable) -> str:
+    doc = (case.__doc__ or case.__name__.replace("_", " ")).strip()
+    return doc.splitlines()[0]
+
+
+def _argument_names(exercise: Exercise, count: int) -> list[str]:
+    code = getattr(exercise.reference, "__code__", None)
+    names = list(code.co_varnames[: code.co_argcount]) if code else []
+    return names if len(names) >= count else [f"argument {i + 1}" for i in range(count)]
+
+
+def _in_float64(args: Any) -> Any:
+    if isinstance(args, Tensor):
+        return args.double() if args.dtype.is_floating_point else args
+    if type(args) in (list, tuple):
+        return type(args)(_in_float64(item) for item in args)
+    return args
+
+
+class _Bar:
+    """A progress bar in a notebook, once the checks have taken a second."""
+
+    def __init__(self, name: str, total: int):
+        self._name, self._total, self._done, self._bar, self._open = name, total, 0, None, None
+        self._started = time.perf_counter()
+
+    def __enter__(self):
+        return self
+
+    def step(self) -> None:
+        self._done += 1
+        if self._open is None and time.perf_counter() - self._started > 1 and self._done < self._total:
+            self._bar = _notebook_bar(self._name, self._total)
+            if self._bar is not None:
+                self._open = self._bar.__enter__()
+                self._open.update(increment=self._done)
+        elif self._open is not None:
+            self._open.update()
+
+    def __exit__(self, *exc):
+        if self._bar is not None:
+            self._bar.__exit__(*exc)
+
+
+def _notebook_bar(name: str, total: int):
+    try:
+        import marimo
+    except ImportError:
+        return None
+    if not marimo.running_in_notebook():
+        return None
+    return marimo.status.progress_bar(total=total, title=f"Checking {name}", remove_on_exit=True)

@@ -1,0 +1,1 @@
+"""What grading a kernel takes beside grading a function: guard, compiler, traffic."""

@@ -1,0 +1,1 @@
+"""Lab 10: the learner's operator tested, shipped, and put into models."""

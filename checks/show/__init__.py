@@ -1,0 +1,1 @@
+"""What a notebook shows: lessons, derivations, the reading edition, the glossary."""

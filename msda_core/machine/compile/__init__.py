@@ -1,0 +1,1 @@
+"""Compiling a kernel without a GPU, and reading what the compiler wrote."""

@@ -1,0 +1,1 @@
+"""Counting: accesses of a trace meet instructions of a lowering."""

@@ -1,0 +1,1 @@
+"""Models on top of counts: roofline, occupancy, estimates, a simulated clock."""

@@ -1,0 +1,1 @@
+"""Running a kernel on the CPU: emulated, guarded, traced, interleaved."""

@@ -1,0 +1,192 @@
+"""Every memory access of a launch, recorded: place in the source, program, addresses, mask, element size."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from msda_core.machine.errors import Frame
+from msda_core.machine.launch import Launch, bind
+from msda_core.machine.run.emulate import Access, Emulation
+
+__all__ = ["Event", "Site", "Trace", "trace"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One memory operation in the source.
+
+    Attributes:
+        kind: "load", "store" or "atomic"; op: "add", "cas", ... for atomics.
+        frames: call chain inside the kernel, outermost first; a helper's access has one frame per call.
+    """
+
+    kind: str
+    op: str
+    frames: tuple[Frame, ...]
+
+    @property
+    def lineno(self) -> int:
+        """The line, in the innermost function."""
+        return self.frames[-1].lineno if self.frames else 0
+
+    @property
+    def text(self) -> str:
+        """That line's source."""
+        return self.frames[-1].text if self.frames else ""
+
+    @property
+    def kernel_line(self) -> int:
+        """The line of the kernel itself that led here."""
+        return self.frames[0].lineno if self.frames else 0
+
+    @property
+    def order(self) -> tuple:
+        """Sorts sites as they stand in the source, call by call."""
+        return tuple((f.lineno, f.column) for f in self.frames)
+
+
+@dataclass(eq=False)
+class Event:
+    """One execution of a memory operation by one program.
+
+    Attributes:
+        site: where.
+        program: (x, y, z).
+        addresses: int64, in the tile's shape; each storage begins on a 512-byte boundary, whatever the host's
+            allocator did. Masked lanes are meaningless.
+        mask: bool, same shape.
+        itemsize: bytes of one element.
+        tensor: name of the argument, None where lanes belong to several.
+    """
+
+    site: Site
+    program: tuple[int, int, int]
+    addresses: np.ndarray
+    mask: np.ndarray
+    itemsize: int
+    tensor: str | None
+
+    @property
+    def kind(self) -> str:
+        """What is done: "load", "store" or "atomic"."""
+        return self.site.kind
+
+    @property
+    def op(self) -> str:
+        """Which atomic, "add"; empty for loads and stores."""
+        return self.site.op
+
+    @property
+    def lineno(self) -> int:
+        """The kernel's line that did it."""
+        return self.site.lineno
+
+    @property
+    def bytes(self) -> int:
+        """Bytes the program asked for, masked lanes not counted."""
+        return int(self.mask.sum()) * self.itemsize
+
+
+@dataclass(eq=False)
+class TensorInfo:
+    """A pointer argument as the trace sees it; `base` is the canonical address of its first element."""
+
+    name: str
+    base: int
+    itemsize: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    size: int
+
+
+@dataclass(eq=False)
+class Trace:
+    """The accesses of one launch, in the order in which they happened.
+
+    Attributes:
+        kernel: its name; grid: (x, y, z); launch: what was launched, unwrapped.
+        events: one `Event` per access and program; sites: each distinct operation, in order of first use.
+        tensors: the pointer arguments, by name.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    launch: Launch
+    events: list[Event] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
+    tensors: dict[str, TensorInfo] = field(default_factory=dict)
+
+    @property
+    def programs(self) -> int:
+        """Programs in the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    def where(self, kind: str | None = None, lineno: int | None = None) -> Iterator[Event]:
+        """Events of one kind, of one line, or both."""
+        for event in self.events:
+            if (kind is None or event.kind == kind) and (lineno is None or event.lineno == lineno):
+                yield event
+
+    def element(self, event: Event) -> np.ndarray:
+        """Element offsets of an event, from its tensor's first (int64, tile shape); masked lanes are meaningless."""
+        info = self.tensors[event.tensor]
+        return (event.addresses - info.base) // info.itemsize
+
+
+class Recorder:
+    """An observer that turns accesses into the events of a trace."""
+
+    def __init__(self, emulation: Emulation):
+        launch = emulation.launch
+        self.emulation = emulation
+        self.trace = Trace(launch.name, launch.grid, launch)
+        self._sites: dict[tuple, Site] = {}
+
+    def __call__(self, access: Access):
+        key = (access.kind, access.op, access.frames)
+        site = self._sites.get(key)
+        if site is None:
+            site = self._sites[key] = Site(*key)
+            self.trace.sites.append(site)
+        self.trace.events.append(
+            Event(
+                site,
+                access.program,
+                self.emulation.canonical(access),
+                access.mask,
+                access.itemsize,
+                access.argument.name if access.argument else None,
+            )
+        )
+
+    def finish(self) -> Trace:
+        """The trace, complete with what the launch was given."""
+        for a in self.emulation.arguments:
+            self.trace.tensors[a.name] = TensorInfo(
+                a.name,
+                a.canonical,
+                a.itemsize,
+                tuple(a.tensor.shape),
+                tuple(a.tensor.stride()),
+                str(a.tensor.dtype).removeprefix("torch."),
+                a.size,
+            )
+        return self.trace
+
+
+def trace(kernel, grid, *args, **kwargs) -> Trace:
+    """Run a kernel on the host and record its memory accesses.
+
+    Args:
+        kernel, grid: as in `kernel[grid](...)`.
+        *args, **kwargs: the kernel's arguments, constants and launch options. Tensors are written to, as by a launch.
+
+    Raises:
+        MachineError: as in `guard`; every access is checked before it happens.
+    """
+    emulation = Emulation(bind(kernel, grid, args, kwargs))
+    recorder = emulation.observer = Recorder(emulation)
+    emulation.run()
+    return recorder.finish()

@@ -1,0 +1,247 @@
+"""What only a GPU can show: sizes past 2^31, CUDA graphs, streams, no waiting, the sanitizer."""
+
+import pytest
+import torch
+
+from msda_core import reference
+from msda_core.ops import multi_scale_deformable_attention
+
+pytestmark = pytest.mark.gpu
+
+PYRAMID = ((100, 167), (50, 84), (25, 42), (13, 21))
+
+
+def gradients(call, **options):
+    leaves = [t.detach().clone().requires_grad_() for t in (call.value, call.loc, call.attn)]
+    out = multi_scale_deformable_attention(leaves[0], call.shapes, call.starts, leaves[1], leaves[2], **options)
+    return out.detach(), torch.autograd.grad(out, leaves, call.grad_out)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", ["decoder", "encoder"])
+def test_at_the_sizes_of_a_detector(make_call, assert_close, size, dtype):
+    Q = 300 if size == "decoder" else sum(h * w for h, w in PYRAMID)
+    call = make_call(B=1, Q=Q, M=8, D=32, K=4, levels=PYRAMID, dtype=dtype)
+    out, grads = gradients(call)
+    # x * W rounds at 167 pixels, not at 1: float32 locations are good to 1e-5 of a pixel
+    assert_close(out, reference.exact(*call.inputs), 1e-5 if dtype == torch.float32 else None)
+    # and beside a pixel's centre the slope jumps: no telling which of its two sides a rounded location means
+    pixel = call.loc.double() * call.shapes.flip(-1)[:, None] - 0.5
+    grads[1][(pixel - pixel.round()).abs() < 1e-3] = 0
+    exact_grads = reference.exact_gradients(*call)
+    exact_grads[1][(pixel - pixel.round()).abs() < 1e-3] = 0
+    sums = {torch.float32: 3e-5, torch.float16: 6e-3, torch.bfloat16: 4e-2}[dtype]  # 64 roundings a pixel, encoder
+    for grad, exact in zip(grads, exact_grads):
+        assert_close(grad, exact, sums)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("D", [30, 32, 64, 71, 1025, 2048, 3096])
+def test_channel_counts_at_size(make_call, assert_close, D, dtype):
+    call = make_call(B=2, Q=50, M=4, D=D, K=4, levels=((20, 31), (10, 16), (5, 8)), dtype=dtype)
+    out, grads = gradients(call)
+    assert_close(out, reference.exact(*call.inputs))
+    for grad, exact in zip(grads, reference.exact_gradients(*call)):
+        assert_close(grad, exact, {torch.float32: 5e-6, torch.float16: 3e-3}[dtype])
+
+
+def test_one_point_of_one_level(make_call, assert_close):
+    """The backward's cut takes several queries at once here, so that no half is added alone."""
+    call = make_call(B=1, Q=18_000, M=8, D=32, K=1, levels=((100, 134),), dtype=torch.float16)
+    out, grads = gradients(call)
+    assert_close(out, reference.exact(*call.inputs))
+    for grad, exact in zip((grads[0], grads[2]), reference.exact_gradients(*call)[::2]):
+        assert_close(grad, exact, 3e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_halves_added_alone(make_call, assert_close, dtype):
+    call = make_call(B=2, Q=50, M=4, D=33, K=4, levels=((20, 31), (10, 16), (5, 8)), dtype=dtype)
+    exact = reference.exact_gradients(*call)[0]
+    tolerance = {torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
+    assert_close(gradients(call, fp32_grad_accum=False)[1][0], exact, tolerance)
+    assert_close(gradients(call)[1][0], exact, tolerance / 4)
+
+
+def test_thirteen_points_and_eight_levels(make_call, assert_close):
+    call = make_call(B=2, Q=40, M=8, D=32, K=13, levels=((9, 14), (5, 7), (3, 4), (2, 2)) * 2, dtype=torch.float16)
+    out, grads = gradients(call)
+    assert_close(out, reference.exact(*call.inputs))
+    for grad, exact in zip(grads, reference.exact_gradients(*call)):
+        assert_close(grad, exact, 4e-3)
+
+
+def test_more_than_2_31_elements_over_the_batch(make_call, assert_close):
+    call = make_call(B=2, Q=4, M=8, D=32, K=4, levels=PYRAMID, dtype=torch.float16)
+    B = 2**31 // call.value[0].numel() + 2
+    value = torch.zeros(B, *call.value.shape[1:], dtype=torch.float16, device="cuda")
+    value[-2:] = call.value
+    loc, attn, grad_out = (t[:1].expand(B, *t.shape[1:]).clone() for t in (call.loc, call.attn, call.grad_out))
+    loc[-2:], attn[-2:], grad_out[-2:] = call.loc, call.attn, call.grad_out
+    assert value.numel() > 2**31
+    out, grads = gradients(call._replace(value=value, loc=loc, attn=attn, grad_out=grad_out))
+    assert (out[:-2] == 0).all()
+    assert_close(out[-2:], reference.exact(*call.inputs))
+    for grad, exact in zip(grads, reference.exact_gradients(*call)):
+        assert_close(grad[-2:], exact, 2e-3)
+
+
+def test_more_than_2_31_elements_in_one_batch_item(make_call, assert_close):
+    H, W, M, D = 512, 513, 8, 1024
+    call = make_call(B=1, Q=3, M=M, D=1, K=4, levels=((H, W),), dtype=torch.float16)
+    value = torch.empty(1, H * W, M, D, dtype=torch.float16, device="cuda").normal_()
+    assert value.numel() > 2**31
+    call.loc[0, 0, :, 0, :2] = torch.tensor([0.999, 0.9995], device="cuda")  # the far end
+    grad_out = torch.randn(1, 3, M * D, device="cuda", dtype=torch.float16)
+    out, grads = gradients(call._replace(value=value, grad_out=grad_out))
+    some = slice(D - 8, D)
+    part = call._replace(value=value[..., some], grad_out=grad_out.view(1, 3, M, D)[..., some].reshape(1, 3, -1))
+    assert_close(out.view(1, 3, M, D)[..., some].reshape(1, 3, -1), reference.exact(*part.inputs))
+    assert_close(grads[0][..., some], reference.exact_gradients(*part)[0], 2e-3)
+
+
+def test_cuda_graph_of_forward_and_backward(make_call, assert_close):
+    call = make_call(B=2, Q=50, M=8, D=32, K=4, levels=((20, 31), (10, 16)))
+    leaves = [t.clone().requires_grad_() for t in (call.value, call.loc, call.attn)]
+
+    def step():
+        out = multi_scale_deformable_attention(leaves[0], call.shapes, call.starts, leaves[1], leaves[2])
+        return out, torch.autograd.grad(out, leaves, call.grad_out)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        out, grads = step()
+    other = make_call(B=2, Q=50, M=8, D=32, K=4, levels=((20, 31), (10, 16)), seed=5)
+    with torch.no_grad():
+        for leaf, new in zip(leaves, (other.value, other.loc, other.attn)):
+            leaf.copy_(new)
+    graph.replay()
+    other = other._replace(grad_out=call.grad_out)
+    assert_close(out, reference.exact(*other.inputs))
+    for grad, exact in zip(grads, reference.exact_gradients(*other)):
+        assert_close(grad, exact, 5e-6)
+
+
+@pytest.mark.parametrize("starts", ["given", "none"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_known_table_costs_no_waiting(make_call, starts, deterministic):
+    call = make_call(B=2, Q=50, M=8, D=32, K=4, levels=((20, 31), (10, 16)))
+    value = call.value.clone().requires_grad_()
+
+    def step():
+        out = multi_scale_deformable_attention(
+            value, call.shapes, call.starts if starts == "given" else None, call.loc, call.attn,
+            deterministic=deterministic,
+        )  # fmt: skip
+        torch.autograd.grad(out, value, call.grad_out)
+
+    step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_runs_on_the_current_stream(make_call, assert_close):
+    call = make_call(B=1, Q=50, M=8, D=32, K=4, levels=((20, 31),))
+    late = torch.zeros_like(call.value)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        late.copy_(call.value)
+        out = multi_scale_deformable_attention(late, *call.inputs[1:])
+    stream.synchronize()
+    assert_close(out, reference.exact(*call.inputs))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="not run: needs two CUDA GPUs")
+def test_on_a_device_that_is_not_the_current_one(make_call, assert_close):
+    call = make_call(device=torch.device("cuda", 1))
+    assert torch.cuda.current_device() == 0
+    out, grads = gradients(call)
+    assert out.device.index == 1
+    assert_close(out, reference.exact(*call.inputs))
+    first = make_call()
+    with pytest.raises(ValueError, match="must be on cuda:1 as value is, got cuda:0"):
+        multi_scale_deformable_attention(call.value, call.shapes, call.starts, first.loc, call.attn)
+    with pytest.raises(ValueError, match="on the CPU or on cuda:1 as value is, got cuda:0"):
+        multi_scale_deformable_attention(call.value, first.shapes, first.starts, call.loc, call.attn)
+
+
+def test_mixed_devices_are_refused(make_call):
+    call = make_call()
+    with pytest.raises(ValueError, match="attention_weights must be on cuda:0 as value is, got cpu. Was only part"):
+        multi_scale_deformable_attention(*call.inputs[:4], call.attn.cpu())
+
+
+def test_misaligned_tensors(make_call, assert_close):
+    """A pointer that is not 16-byte aligned needs another compilation, not a crash."""
+    call = make_call(D=32)
+    aligned, _ = gradients(call)
+
+    def shift(tensor):
+        storage = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
+        return storage[1:].copy_(tensor.flatten()).view(tensor.shape)
+
+    moved = call._replace(value=shift(call.value), loc=shift(call.loc), attn=shift(call.attn))
+    assert moved.value.data_ptr() % 16
+    out, _ = gradients(moved)
+    assert_close(out, reference.exact(*call.inputs))
+    assert_close(aligned, reference.exact(*call.inputs))
+
+
+def test_default_compiler(make_call, assert_close):
+    """torch.compile with inductor, forward and backward, no graph break."""
+    call = make_call(B=2, Q=20, M=8, D=32, K=4, levels=((20, 31), (10, 16)))
+    compiled = torch.compile(
+        lambda v, p, a: multi_scale_deformable_attention(2 * v, call.shapes, call.starts, p, a).sin(), fullgraph=True
+    )
+    leaves = [t.clone().requires_grad_() for t in (call.value, call.loc, call.attn)]
+    out = compiled(*leaves)
+    out.backward(call.grad_out)
+    doubled = call._replace(value=2 * call.value)
+    exact = reference.exact(*doubled.inputs)
+    assert_close(out.detach(), exact.sin())
+    slope = (call.grad_out.double() * exact.cos()).to(call.grad_out.dtype)
+    assert_close(leaves[0].grad, 2 * reference.exact_gradients(*doubled._replace(grad_out=slope))[0], 5e-6)
+
+
+def test_wrong_table_on_the_gpu_is_refused(make_call):
+    call = make_call()
+    with pytest.raises(ValueError, match="must hold S = 33 pixels"):
+        wrong = torch.tensor([[4, 6], [3, 3]], device="cuda")
+        multi_scale_deformable_attention(call.value, wrong, None, call.loc, call.attn)
+    call.shapes[1, 1] = 3  # a known table, changed in place
+    with pytest.raises(ValueError, match="must hold S = 33 pixels"):
+        multi_scale_deformable_attention(*call.inputs)
+
+
+SANITIZED = """
+import torch
+from msda_core.kernels.backward import msda_backward
+from msda_core.kernels.forward import msda_forward
+from msda_core.kernels import tilings
+from msda_core.conftest import _make_call
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for size in (dict(B=2, Q=5, M=3, D=30, K=3), dict(B=1, Q=300, M=8, D=32, K=4, levels=((10, 17), (5, 9), (3, 4), (2, 2))),
+                 dict(B=1, Q=2100, M=8, D=32, K=4, levels=((10, 17), (5, 9))), dict(B=1, Q=3, M=2, D=1025, K=2)):
+        call = _make_call(dtype=dtype, **size)
+        msda_forward(*call.inputs)
+        msda_backward(*call)
+        msda_backward(*call, deterministic=True)
+        msda_backward(*call, fp32_grad_accum=True)
+        for name in ("element", "point", "query"):
+            getattr(tilings, name + "_forward")(*call.inputs)
+torch.cuda.synchronize()
+print("ran")
+"""
+
+
+def test_sanitizer_finds_nothing(sanitize):
+    sanitize(SANITIZED)
