@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from msda_core import device, ops, reference
+from msda_core import device, reference
 from msda_core.bench import operator as bench
+from msda_core.ops import api as ops
 
 pytestmark = [
     pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: {device.NO_TRITON}"),

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from msda_core import device, ops, reference
+from msda_core import device, reference
 from msda_core.bench import operator as bench
+from msda_core.ops import api as ops
 
 pytestmark = pytest.mark.gpu
 
