@@ -25,6 +25,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from checks.core import watch
+
 __all__ = ["Outcome", "call", "copy_of", "learner_line", "quote"]
 
 PRINT_LIMIT = 2_000  # characters of the learner's output that are kept
@@ -61,24 +63,7 @@ class _OutOfTime(BaseException):
     """Raised in the learner's thread when its time is up; not an Exception, so `except Exception` lets it through."""
 
 
-class _Noted(BaseException):
-    """Raised in the learner's thread, and written down: an answer that swallows it is found out all the same."""
-
-    notes: list[str]
-
-    @classmethod
-    def noted(cls, text: str) -> "_Noted":
-        cls.notes.append(text)
-        return cls(text)
-
-
-class _ReachedReference(_Noted):
-    """The answer called the reference it is compared with."""
-
-    notes = []
-
-
-class _Forbidden(_Noted):
+class _Forbidden(watch.Noted):
     """The answer called a torch function that the exercise forbids."""
 
     notes = []
@@ -118,7 +103,7 @@ def call(
         try:
             with around(), torch.set_grad_enabled(autograd), _Poison(forbid or {}, autograd):
                 outcome.value = run(*copies)
-        except _Noted:
+        except watch.Noted:
             pass
         except _OutOfTime:
             outcome.timeout = limit
@@ -128,14 +113,14 @@ def call(
         finally:
             done.set()
 
-    _ReachedReference.notes, _Forbidden.notes = [], []
+    watch.Reached.notes, _Forbidden.notes = [], []
     default_dtype, had_grad = torch.get_default_dtype(), torch.is_grad_enabled()
     stdout, stderr = sys.stdout, sys.stderr
     thread = threading.Thread(target=body, name="learner", daemon=True)
     started = time.perf_counter()
     try:
         sys.stdout = sys.stderr = output
-        with _watched() if watched else contextlib.nullcontext():
+        with watch.watching() if watched else contextlib.nullcontext():
             thread.start()
             if not done.wait(limit):
                 outcome.timeout = limit
@@ -146,7 +131,7 @@ def call(
         torch.set_default_dtype(default_dtype)
         torch.set_grad_enabled(had_grad)
     outcome.seconds = time.perf_counter() - started
-    outcome.reached = next(iter(_ReachedReference.notes), "")
+    outcome.reached = next(iter(watch.Reached.notes), "")
     outcome.forbidden = next(iter(_Forbidden.notes), "")
     outcome.printed = output.text()
     _forget(outcome.error)
@@ -329,65 +314,6 @@ class _Poison(TorchFunctionMode):
                 elif result.dtype != torch.bool:
                     result.fill_(torch.iinfo(result.dtype).max)
         return result
-
-
-def _trap(*args, **kwargs):
-    import sys
-
-    from checks.core.call import _ReachedReference
-
-    frame = sys._getframe()
-    raise _ReachedReference.noted(f"{frame.f_globals['__name__']}.{frame.f_code.co_name}")
-
-
-def _is_ours(module: str) -> bool:
-    """Whether a module holds answers: the references, the operator and the solutions, but not the machine."""
-    return module.startswith("solutions.") or (
-        module.startswith("msda_core.") and module.split(".")[1] in ("reference", "shapes", "ops", "nn", "kernels")
-    )
-
-
-@contextlib.contextmanager
-def _watched():
-    """Replace the code of every function that holds an answer, so that no reference to it, however old, leads there."""
-    replaced = []
-    for name, module in list(sys.modules.items()):
-        if module is None or not _is_ours(name):
-            continue
-        for function in vars(module).values():
-            if isinstance(function, types.FunctionType) and function.__module__ == name and not function.__closure__:
-                replaced.append((function, function.__code__))
-    launch = _kernel_launch_watch()
-    try:
-        for function, code in replaced:
-            function.__code__ = _trap.__code__.replace(co_name=code.co_name)
-        with launch:
-            yield
-    finally:
-        for function, code in replaced:
-            function.__code__ = code
-
-
-@contextlib.contextmanager
-def _kernel_launch_watch():
-    """The same for Triton kernels of ours, launched straight from the answer."""
-    jit = sys.modules.get("triton.runtime.jit")
-    if jit is None:
-        yield
-        return
-    original = jit.KernelInterface.__getitem__
-
-    def getitem(kernel, grid):
-        fn = getattr(kernel, "fn", None)
-        if _is_ours(getattr(fn, "__module__", "") or ""):
-            raise _ReachedReference.noted(f"{fn.__module__}.{fn.__name__}")
-        return original(kernel, grid)
-
-    jit.KernelInterface.__getitem__ = getitem
-    try:
-        yield
-    finally:
-        jit.KernelInterface.__getitem__ = original
 
 
 def _unchanged(before: Any, after: Any) -> bool:
