@@ -200,7 +200,7 @@ def lanes_and_sectors(request: Any, title: str) -> Picture:
     """What one instruction of one warp asks for and what it fetches: lanes above, the sectors they touch below.
 
     Args:
-        request: a `machine.calls.Request`.
+        request: a `machine.counts.calls.Lanes`.
         title: what is looked at, such as a line of a kernel.
     """
     addresses, width = np.asarray(request.addresses), request.width

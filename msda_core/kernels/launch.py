@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from msda_core.device import INTERPRETED, load_triton
-from msda_core.machine.run.guard import guarded
+from msda_core.machine.run.active import guarded
 
 triton = load_triton()
 tl = triton.language

@@ -19,73 +19,50 @@
     machine.interleave(histogram, (64,), (x, bins, n), seed=1, BLOCK=1).lost
     machine.estimate(report, "RTX 4090")                    # a model, and says so
 
-`guard` and `trace` run a kernel (`emulate`); `lower` compiles it in a child process (`worker`); `count` puts the two
-together (`pairing`, `layout`, `ptx`, `traffic`). `calibrate` measured the model against an H200: `data/`.
+`run` runs a kernel in Triton's interpreter; `compile` compiles it in a child process; `counts` puts the two together, by
+source correlation; `model` says what the counts cost. Nothing of it is loaded before it is used.
 """
 
-from msda_core.machine.compile.lower import TARGETS, Lowering, lower, warm
-from msda_core.machine.counts.traffic import Report, Request, Traffic, count, issued, profile
-from msda_core.machine.errors import (
-    BFloat16Arithmetic,
-    CompileError,
-    KernelError,
-    KernelFailed,
-    LaunchError,
-    MachineError,
-    NoCompiler,
-    OutOfBounds,
-    PythonGlobal,
-    Recursion,
-    UninitialisedRead,
-    Unsupported,
-)
-from msda_core.machine.model.roofline import GPU, GPUS, Estimate, Occupancy, Roofline, estimate, occupancy, roofline
-from msda_core.machine.run.guard import guard, guarded, protect
-from msda_core.machine.run.races import Interleaving, LostUpdate, Race, Step, interleave, races
-from msda_core.machine.run.trace import Event, Site, Trace, trace
+from importlib import import_module
+from typing import Any
 
-__all__ = [
-    "BFloat16Arithmetic",
-    "CompileError",
-    "Estimate",
-    "Event",
-    "GPU",
-    "GPUS",
-    "Interleaving",
-    "KernelError",
-    "KernelFailed",
-    "LaunchError",
-    "LostUpdate",
-    "Lowering",
-    "MachineError",
-    "NoCompiler",
-    "Occupancy",
-    "OutOfBounds",
-    "PythonGlobal",
-    "Race",
-    "Recursion",
-    "Report",
-    "Request",
-    "Roofline",
-    "Site",
-    "Step",
-    "TARGETS",
-    "Trace",
-    "Traffic",
-    "UninitialisedRead",
-    "Unsupported",
-    "count",
-    "estimate",
-    "guard",
-    "guarded",
-    "interleave",
-    "issued",
-    "lower",
-    "occupancy",
-    "profile",
-    "protect",
-    "races",
-    "roofline",
-    "trace",
-    "warm",
-]
+_HOMES = {
+    "compile.lower": ("TARGETS", "Lowering", "lower", "warm"),
+    "counts.calls": ("Lanes", "profile_calls", "trace_calls", "worst_request"),
+    "counts.traffic": ("Report", "Request", "Traffic", "count", "issued", "profile"),
+    "errors": (
+        "BFloat16Arithmetic",
+        "CompileError",
+        "KernelError",
+        "KernelFailed",
+        "LaunchError",
+        "MachineError",
+        "NoCompiler",
+        "OutOfBounds",
+        "PythonGlobal",
+        "Recursion",
+        "UninitialisedRead",
+        "Unsupported",
+    ),
+    "model.roofline": ("GPU", "GPUS", "Estimate", "Occupancy", "Roofline", "estimate", "occupancy", "roofline"),
+    "run.active": ("guarded",),
+    "run.guard": ("guard", "protect"),
+    "run.races": ("Interleaving", "LostUpdate", "Race", "Step", "interleave", "races"),
+    "run.trace": ("Event", "Site", "Trace", "trace"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from the module that defines it."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """Every public name, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -1,6 +1,5 @@
 """What can be wrong with a kernel, each as one exception that names the line it happened on."""
 
-import traceback
 from dataclasses import dataclass
 
 __all__ = [
@@ -126,9 +125,3 @@ class Recursion(KernelError, RecursionError):
 
 class KernelFailed(KernelError, RuntimeError):
     """Any other exception inside a kernel; `__cause__` is the original, with its traceback."""
-
-
-def innermost_line(error: BaseException, filename: str) -> int:
-    """The last line of `filename` in an exception's traceback; 0 if it never passed through."""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == filename]
-    return lines[-1] or 0 if lines else 0

@@ -30,6 +30,7 @@ import torch
 
 from msda_core.device import load_triton
 from msda_core.machine import errors
+from msda_core.machine.compile.binding import Bound, bind_instructions
 from msda_core.machine.compile.ptx import Instruction, instructions
 from msda_core.machine.compile.ttgir import MemoryOp, memory_ops
 from msda_core.machine.launch import Launch, bind
@@ -99,6 +100,11 @@ class Lowering:
         """Every PTX instruction that touches global memory, in order, with its width and its place in the source."""
         return instructions(self.ptx)
 
+    @functools.cached_property
+    def bound(self) -> list[Bound]:
+        """Every operation with the PTX instructions that it became."""
+        return bind_instructions(self.operations, self.instructions)
+
     def _mnemonics(self, kind: str) -> list[str]:
         return list(dict.fromkeys(i.mnemonic for i in self.instructions if i.kind == kind))
 
@@ -122,11 +128,7 @@ class Lowering:
 
         Where Triton wrote a neighbour's line above an access to memory, the access's own line counts.
         """
-        from msda_core.machine.counts.correlation import bind_instructions
-
-        own = {
-            id(i): {p.line for p in bound.op.places} for bound in bind_instructions(self) for i in bound.run if bound.op
-        }
+        own = {id(i): {p.line for p in bound.op.places} for bound in self.bound for i in bound.run}
         accesses = iter(self.instructions)
         access = next(accesses, None)
         found, lines = [], set()

@@ -12,58 +12,46 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from msda_core.machine.compile.lower import lower_launch
-from msda_core.machine.counts.correlation import bind_instructions, executed, match
+from msda_core.machine.counts.correlation import executed, match
 from msda_core.machine.counts.traffic import SECTOR, Report, SiteTraffic, _requests, count
-from msda_core.machine.launch import bind
-from msda_core.machine.run.emulate import Emulation
 from msda_core.machine.run.guard import guard
-from msda_core.machine.run.trace import Recorder, Trace
+from msda_core.machine.run.trace import Trace
 
-__all__ = ["Request", "profile_calls", "trace_calls", "worst_request"]
-
-
-class _Tracing(guard):
-    """A guard that also records every launch."""
-
-    def __init__(self):
-        super().__init__()
-        self.traces: list[Trace] = []
-
-    def _run(self, kernel, args, kwargs):
-        kwargs = dict(kwargs)
-        grid, warmup = kwargs.pop("grid", None), kwargs.pop("warmup", False)
-        launch = bind(kernel, grid, args, kwargs)
-        if warmup or not launch.programs:
-            return None
-        emulation = Emulation(launch)
-        recorder = emulation.observer = Recorder(emulation)
-        emulation.run()
-        self.traces.append(recorder.finish())
-        return None
+__all__ = ["Lanes", "profile_calls", "trace_calls", "worst_request"]
 
 
-def trace_calls(run: Callable[[], Any]) -> list[Trace]:
-    """Every kernel that run() launches on host tensors, recorded, in order. Raises as `trace` does."""
-    with _Tracing() as tracing:
+def trace_calls(run: Callable[[], Any], **checks) -> list[Trace]:
+    """Every kernel that run() launches on host tensors, recorded, in order.
+
+    Args:
+        run: launches kernels on host tensors.
+        **checks: what `guard` looks at besides bounds: `uninitialised`, `contiguous`, `undefined`; all on by default.
+
+    Raises:
+        MachineError: as in `guard`.
+    """
+    traces: list[Trace] = []
+    with guard(recorded=traces.append, **checks):
         run()
-    return tracing.traces
+    return traces
 
 
-def profile_calls(run: Callable[[], Any], target="sm_90") -> list[Report]:
+def profile_calls(run: Callable[[], Any], target="sm_90", **checks) -> list[Report]:
     """What a profiler would count for every kernel that run() launches, in order.
 
     Args:
         run: launches kernels on host tensors.
         target: compute capability to lower for, as in `profile`.
+        **checks: as in `trace_calls`.
 
     Raises:
         MachineError: whatever is wrong with a kernel, in the emulation or in the compiler.
     """
-    return [count(trace, lower_launch(trace.launch, target)) for trace in trace_calls(run)]
+    return [count(trace, lower_launch(trace.launch, target)) for trace in trace_calls(run, **checks)]
 
 
-class Request(NamedTuple):
-    """One instruction of one warp.
+class Lanes(NamedTuple):
+    """The lanes of one request: one instruction of one warp.
 
     Attributes:
         addresses: (32,) bytes, counted from the first of the tensor's memory that the request touches, rounded down to
@@ -83,14 +71,14 @@ class Request(NamedTuple):
         return int(np.minimum(np.diff(starts, append=starts[-1:] + self.width), self.width).sum())
 
 
-def worst_request(report: Report, site: SiteTraffic) -> Request | None:
+def worst_request(report: Report, site: SiteTraffic) -> Lanes | None:
     """The request of one operation that uses least of what it fetches, with most lanes. None if there was none.
 
     Args:
         report: of `profile` or `profile_calls`.
         site: one of its `sites`.
     """
-    matched = match(report.trace.sites, bind_instructions(report.lowering))
+    matched = match(report.trace.sites, report.lowering.bound)
     ops = [b for b in matched.get(site.site, ()) if b.run]
     events = [e for e in report.trace.events if e.site is site.site]
     worst, least = None, (2.0, 0)
@@ -103,7 +91,7 @@ def worst_request(report: Report, site: SiteTraffic) -> Request | None:
             ends = np.concatenate([lanes[on] // SECTOR, (lanes[on] + width - 1) // SECTOR])
             where = np.full(32, -1, np.int64)
             where[: len(lanes)] = np.where(on, lanes - first, -1)
-            request = Request(where, width, len(np.unique(ends)), own[0].tensor)
+            request = Lanes(where, width, len(np.unique(ends)), own[0].tensor)
             share = (request.useful / (request.sectors * SECTOR), -int(on.sum()))
             if share < least:
                 worst, least = request, share

@@ -26,8 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from msda_core.machine.compile.binding import Bound
 from msda_core.machine.compile.lower import Lowering, lower_launch
-from msda_core.machine.counts.correlation import Bound, bind_instructions, executed, match
+from msda_core.machine.counts.correlation import executed, match
 from msda_core.machine.errors import Unsupported
 from msda_core.machine.launch import bind
 from msda_core.machine.run.emulate import Emulation
@@ -336,7 +337,7 @@ def count(trace: Trace, lowering: Lowering) -> Report:
     """
     if re.search(r'"ttg.num-ctas" = (?!1 )', lowering.ttgir) or lowering.options.get("num_ctas", 1) > 1:
         raise Unsupported("Programs that span several blocks (num_ctas > 1) are not modelled.")
-    matched = match(trace.sites, bind_instructions(lowering))
+    matched = match(trace.sites, lowering.bound)
     by_site: dict[Site, list[Event]] = {s: [] for s in trace.sites}
     for event in trace.events:
         by_site[event.site].append(event)
@@ -419,7 +420,7 @@ def issued(trace: Trace, lowering: Lowering, kind: str = "load") -> Iterator[Req
     Args:
         kind: "load", "store" or "atomic".
     """
-    matched = match(trace.sites, bind_instructions(lowering))
+    matched = match(trace.sites, lowering.bound)
     for site in (s for s in trace.sites if s.kind == kind):
         ops = [b for b in matched.get(site, ()) if b.run]
         for bound, own in executed([e for e in trace.events if e.site is site], ops) if ops else ():

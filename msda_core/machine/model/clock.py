@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["DEPTH", "FLUSH", "REPLAY", "Clock", "Event", "NotYet", "Span"]
+__all__ = ["DEPTH", "FLUSH", "REPLAY", "Clock", "Mark", "NotYet", "Span"]
 
 #: Launches that wait in the queue before the host has to; as on NVIDIA's driver.
 DEPTH = 1024
@@ -52,8 +52,8 @@ class _Kernel:
     dispatch: float
 
 
-class Event:
-    """A mark in the queue."""
+class Mark:
+    """An event in the queue, as CUDA has them."""
 
     def __init__(self, clock: "Clock", when: float):
         self._clock, self._when = clock, when
@@ -152,7 +152,7 @@ class Clock:
         self._flight.clear()
         self.spans.append(Span("host", "wait", start, self._host))
 
-    def record(self) -> Event:
+    def record(self) -> Mark:
         """Queue an event: it happens when everything queued before it has ended.
 
         Raises:
@@ -160,7 +160,7 @@ class Clock:
         """
         self._not_recording("record")
         self._work("record", RECORD)
-        event = Event(self, max(self._host, self._free))
+        event = Mark(self, max(self._host, self._free))
         self.spans.append(Span("device", "event", event._when, event._when))
         return event
 

@@ -31,11 +31,11 @@ import torch
 from msda_core.device import load_triton
 from msda_core.machine import errors
 from msda_core.machine.errors import Frame
-from msda_core.machine.launch import Launch, bind, check_devices, is_descriptor
+from msda_core.machine.launch import Launch, check_devices, is_descriptor
 from msda_core.machine.run.numbers import bf16_atomic_add, bits_to_float32, float32_to_bits, to_integer
 from msda_core.machine.source import allowed_in_kernel, capture_scope, rewrite
 
-__all__ = ["Access", "Argument", "Emulation", "Launch", "bind"]
+__all__ = ["Access", "Argument", "Emulation"]
 
 REGION = 54  # log2 of the made-up address range of one argument; leaves room for 511 arguments in an int64
 SHELF = 40  # log2 of the canonical address range of one storage

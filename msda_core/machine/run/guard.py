@@ -18,31 +18,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from msda_core.device import load_triton
 from msda_core.machine import errors
 from msda_core.machine.launch import Launch, bind, tensors_of
+from msda_core.machine.run import active
 from msda_core.machine.run.emulate import Access, Emulation
+from msda_core.machine.run.trace import Recorder
 
-__all__ = ["guard", "guarded", "protect"]
-
-
-class _Active(threading.local):
-    """The guards of one thread, innermost last. A launch asks for them every time, so a thread without any must be quick."""
-
-    stack: list["guard"] | tuple = ()
+__all__ = ["check_contiguous", "guard", "protect"]
 
 
-_active = _Active()
 _patched: list[tuple[type, str, object]] = []
 _patch_lock = threading.Lock()
-_everywhere: list["guard"] = []
-
-
-def _current() -> "guard | None":
-    stack = _active.stack
-    return stack[-1] if stack else (_everywhere[-1] if _everywhere else None)
-
-
-def guarded() -> bool:
-    """Whether a guard watches the launches of the calling thread: a launcher with a short cut must not take it then."""
-    return _current() is not None
 
 
 def _patch():
@@ -59,7 +43,7 @@ def _patch():
             stock = getattr(kind, name)
 
             def method(self, *args, **kwargs):
-                keeper = _current()
+                keeper = active.current()
                 return stock(self, *args, **kwargs) if keeper is None else guarded(keeper, self, args, kwargs)
 
             method.__name__, method.__doc__ = name, stock.__doc__
@@ -83,7 +67,8 @@ class guard(contextlib.AbstractContextManager):
         undefined: fill the lanes that a masked load without `other` leaves undefined with NaN (the largest integer).
             The interpreter, and mostly a GPU, would give zero, which no one promises.
         observer: called with every `emulate.Access`, after the checks.
-        launched: called with every `emulate.Launch`, before it runs.
+        launched: called with every `Launch`, before it runs.
+        recorded: called with the `Trace` of every launch, after it ran.
 
     Raises, from the launch: a `MachineError`; its `lineno` and `line` are the learner's.
     """
@@ -95,16 +80,18 @@ class guard(contextlib.AbstractContextManager):
         undefined: bool = True,
         observer=None,
         launched=None,
+        recorded=None,
     ):
         self.contiguous = contiguous
         self.undefined = undefined
         self.observer = observer
         self.launched = launched
+        self.recorded = recorded
         self._watch = _Allocations() if uninitialised else None
 
     def __enter__(self):
         _patch()
-        _active.stack = [*_active.stack, self]
+        active.stacks.stack = [*active.stacks.stack, self]
         if self._watch is not None:
             self._watch.__enter__()
         return self
@@ -112,7 +99,7 @@ class guard(contextlib.AbstractContextManager):
     def __exit__(self, *exc):
         if self._watch is not None:
             self._watch.__exit__(*exc)
-        _active.stack = [other for other in _active.stack if other is not self]
+        active.stacks.stack = [other for other in active.stacks.stack if other is not self]
 
     def _run(self, kernel, args, kwargs):
         kwargs = dict(kwargs)
@@ -128,15 +115,15 @@ class guard(contextlib.AbstractContextManager):
             return None
         emulation = Emulation(launch, None)
         emulation.poison = self.undefined
-        emulation.observer = lambda access: self._see(emulation, access)
+        observers = [self._watch.see] if self._watch is not None else []
+        observers += [self.observer] if self.observer is not None else []
+        recorder = Recorder(emulation) if self.recorded is not None else None
+        observers += [recorder] if recorder is not None else []
+        emulation.observer = lambda access: [see(access) for see in observers]
         emulation.run()
+        if recorder is not None:
+            self.recorded(recorder.finish())
         return None
-
-    def _see(self, emulation: Emulation, access: Access):
-        if self._watch is not None:
-            self._watch.see(emulation, access)
-        if self.observer is not None:
-            self.observer(access)
 
 
 def protect(**options):
@@ -146,8 +133,8 @@ def protect(**options):
         a function that ends it.
     """
     _patch()
-    _everywhere[:] = [guard(**{"uninitialised": False, **options})]
-    return _everywhere.clear
+    active.everywhere[:] = [guard(**{"uninitialised": False, **options})]
+    return active.everywhere.clear
 
 
 def check_contiguous(launch: Launch):
@@ -226,7 +213,7 @@ class _Allocations(TorchDispatchMode):
             with contextlib.suppress(RuntimeError, NotImplementedError):  # tensors without storage
                 self._undefined.pop(tensor.untyped_storage().data_ptr(), None)
 
-    def see(self, emulation: Emulation, access: Access):
+    def see(self, access: Access):
         """Raise if the access reads bytes that were never written; note what it writes."""
         argument = access.argument
         if argument is None or not self._undefined:

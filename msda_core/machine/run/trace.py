@@ -36,11 +36,6 @@ class Site:
         return self.frames[-1].text if self.frames else ""
 
     @property
-    def kernel_line(self) -> int:
-        """The line of the kernel itself that led here."""
-        return self.frames[0].lineno if self.frames else 0
-
-    @property
     def order(self) -> tuple:
         """Sorts sites as they stand in the source, call by call."""
         return tuple((f.lineno, f.column) for f in self.frames)

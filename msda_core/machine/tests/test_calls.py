@@ -90,3 +90,21 @@ def test_other_is_kept_also_for_a_single_lane(size):
     with machine.guard():
         masked_to_zero[(1,)](torch.ones(size), out, 0, BLOCK=size)
     assert out.tolist() == [0.0] * size
+
+
+def test_launches_are_checked_while_they_are_counted():
+    """The checks of the guard, also where launches are recorded; each can be turned off."""
+
+    def unwritten():
+        x = torch.empty(128)
+        strided_copy[(1,)](x, torch.empty(64), 64, STEP=1, BLOCK=64, num_warps=1)
+
+    with pytest.raises(machine.UninitialisedRead, match="x_ptr, which was allocated by torch.empty"):
+        profile_calls(unwritten)
+    assert len(profile_calls(unwritten, uninitialised=False)) == 1
+
+    def strided():
+        strided_copy[(1,)](torch.ones(64, 2)[:, 0], torch.zeros(64), 64, STEP=1, BLOCK=64, num_warps=1)
+
+    with pytest.raises(machine.LaunchError, match="not contiguous"):
+        trace_calls(strided)
