@@ -20,6 +20,7 @@ from torch import Tensor
 from checks.answers.carry import carried
 from checks.core import compare
 from checks.core.call import Outcome, call
+from checks.core.diagnose import FIXED_SEED, Diagnosis
 from checks.core.exercise import Draw, Exercise, Failed, Mistake, NotRun, find, lab_exercises
 from checks.core.report import Check, Report
 from checks.kernel import launches as kernels
@@ -27,12 +28,7 @@ from msda_core import device
 
 __all__ = ["grade", "latest"]
 
-FIXED_SEED = 1
 _LATEST: dict[str, tuple[Any, Report]] = {}
-#: What a mistake does in a check on the fixed seed: the same every time, so it is tried once. Keyed by their ids (a kernel's
-#: hash would compile it), and holding both, so that no id is used twice.
-#: With the seed, or None where nothing was drawn.
-_KNOWN: dict[tuple[int, int, int | None], tuple[Outcome, Mistake, Any]] = {}
 
 
 def grade(
@@ -114,10 +110,8 @@ class _Run:
         self.watched = self.mistake is None
         self.answer = answer if self.watched else answer.answer
         self.printed = ""
-        self.outcomes: list[tuple[Callable, int, Outcome]] = []  # in order, for recognising mistakes
-        self._failing: list[tuple[Callable, int, Outcome]] = []  # those that did not hold
-        self._states: list[str] = []  # how: "fail" or "crash"
-        self._behaviour: dict = {}  # what mistakes did on this run's own seed, as `_KNOWN` holds what they always do
+        self.diagnosis = Diagnosis(exercise, self.answer, self._try)
+        self._states: list[str] = []  # of the checks that do not hold: "fail" or "crash"
         self._launches: list = []
         self._compilation: kernels.Compilation | None = None
         self._bar = _Bar(exercise.name, len(exercise.cases) + len(exercise.properties)) if progress else None
@@ -129,7 +123,7 @@ class _Run:
                 check = self._property(item) if hasattr(item, "check") else self._case(item)
                 checks.append(check)
                 if check.status in ("fail", "crash"):
-                    self._failing.append(self.outcomes[-1])
+                    self.diagnosis.failing.append(self.diagnosis.outcomes[-1])
                     self._states.append(check.status)
                 if self._bar:
                     self._bar.step()
@@ -137,14 +131,15 @@ class _Run:
                     return Report(exercise, "todo", checks[:1])
                 if check.fatal:
                     break
-            if self._compilation is None and self._launches and not self._failing:
+            if self._compilation is None and self._launches and not self.diagnosis.failing:
                 self._compilation = kernels.Compilation(self._launches)
             if self._compilation is not None and not checks[-1].fatal:
                 checks.append(self._compiles())
             state = _overall(checks)
             mistake = None
             if diagnose and state in ("fail", "crash"):
-                mistake = self._recognise(self._failing[self._states.index(state)] if state in self._states else None)
+                shown = self.diagnosis.failing[self._states.index(state)] if state in self._states else None
+                mistake = self.diagnosis.recognise(shown)
             score = None
             if state == "pass" and exercise.score is not None:
                 score = exercise.score(self.answer)
@@ -199,12 +194,12 @@ class _Run:
 
     def _case(self, case: Callable) -> Check:
         # A known mistake that is caught already is only observed further, on draws whose outcomes are remembered.
-        seeds = (FIXED_SEED, self.seed) if self.watched or not self._failing else (FIXED_SEED,)
+        seeds = (FIXED_SEED, self.seed) if self.watched or not self.diagnosis.failing else (FIXED_SEED,)
         for seed in dict.fromkeys(seeds):
             draw = Draw(seed)
             args = case(draw)
             outcome = self._call(self.answer, args, self.watched)
-            self._note(case, draw, outcome)
+            self.diagnosis.note(case, draw, outcome, self.mistake)
             if outcome.printed and not self.printed:
                 self.printed = outcome.printed
             check = self._judge(case, seed, args, outcome)
@@ -272,7 +267,7 @@ class _Run:
             watched=self.watched,
             autograd=self.exercise.autograd or not self.watched,
         )
-        self._note(item, draw, outcome)
+        self.diagnosis.note(item, draw, outcome, self.mistake)
         if outcome.timeout is not None:
             return verdict("crash", f"stopped after {outcome.timeout:g} s. Is there a loop that never ends?")
         if outcome.reached:
@@ -288,78 +283,6 @@ class _Run:
                 return verdict(*_unwritten(self.answer, self.exercise.name))
             return verdict(*(kernels.finding(outcome.error) or ("crash", _crash_message(outcome))))
         return verdict("pass", outcome.value or "")
-
-    def _note(self, item: Any, draw: Draw, outcome: Outcome) -> None:
-        """Keep what the answer did; and if it is a known mistake, spare it the next time somebody is compared with it."""
-        self.outcomes.append((item, draw.seed, outcome))
-        if self.mistake is not None:
-            self._remember(self.mistake, item, draw, outcome)
-
-    def _remember(self, mistake: Mistake, item: Any, draw: Draw, outcome: Outcome) -> tuple:
-        """File what a mistake did: for good, if it will always be that, or else for this run."""
-        kept = None if draw.untouched else draw.seed
-        entry = (outcome, mistake, item)
-        (_KNOWN if kept in (None, FIXED_SEED) else self._behaviour)[id(mistake), id(item), kept] = entry
-        return entry
-
-    def _recognise(self, shown: tuple | None) -> Mistake | None:
-        """The known mistake that behaves as this answer did in every case that ran, and not as the reference does.
-
-        First to the element at which a kernel was stopped, then to the tensor; and if no mistake explains everything,
-        one that explains the failing check that is shown, or all that returned something wrong, is the best lead. What
-        tells mistakes apart soonest is tried first; properties that hold, which may take a compiler, are not.
-        """
-        usable = lambda o: o.timeout is None and not o.reached and not o.forbidden  # noqa: E731
-        failing = [one for one in self._failing if usable(one[2])]
-        if not failing:
-            return None
-        slip = kernels.slip(self.answer) if self.exercise.guarded else None
-        if slip is not None:
-            return slip
-        is_property = lambda one: hasattr(one[0], "check")  # noqa: E731
-        known = {id(outcome) for _, _, outcome in failing}
-        rest = [one for one in self.outcomes if usable(one[2]) and not is_property(one) and id(one[2]) not in known]
-        everything = sorted(failing + rest, key=is_property)
-        title = lambda one: one[0].name if is_property(one) else one[0].__name__  # noqa: E731
-        # An edge case that raises need not hide what is wrong with all the others.
-        returned = [one for one in failing if one[2].error is None and not is_property(one)]
-        for picked in (everything, [one for one in failing if one is shown], returned):
-            wrong = [one for one in picked if id(one[2]) in known]
-            mistakes = [
-                mistake for mistake in self.exercise.mistakes if {mistake.only} == {title(one) for one in wrong}
-            ]
-            if mistakes:  # right in all other checks, as the answer is
-                picked = wrong
-            else:
-                mistakes = [mistake for mistake in self.exercise.mistakes if not mistake.only]
-            for exactly in (True, False):
-                for mistake in mistakes:
-                    if picked and all(self._behaves(mistake, exactly, *one) for one in picked):
-                        return mistake
-        return None
-
-    def _behaves(self, mistake: Mistake, exactly: bool, item: Any, seed: int, outcome: Outcome) -> bool:
-        whose = (id(mistake), id(item))
-        found = next(
-            (
-                known[key]
-                for known in (_KNOWN, self._behaviour)
-                for key in ((*whose, None), (*whose, seed))
-                if key in known
-            ),
-            None,
-        )
-        if found is None:
-            draw = Draw(seed)
-            found = self._remember(mistake, item, draw, self._try(mistake, item, draw))
-        other = found[0]
-        if other.timeout is not None or other.reached:
-            return False
-        if (outcome.error is None) != (other.error is None):
-            return False
-        if outcome.error is not None:
-            return _signature(outcome.error, exactly) == _signature(other.error, exactly)
-        return outcome.changed == other.changed and compare.same(outcome.value, other.value)
 
     def _try(self, mistake: Mistake, item: Any, draw: Draw) -> Outcome:
         if not hasattr(item, "check"):
@@ -411,24 +334,6 @@ def _unwritten(answer: Any, name: str) -> tuple[str, str]:
     if not line:
         return "todo", "Not written yet."
     return "crash", f"there is code here, but the stub's line `{line}` is still there as well: delete it."
-
-
-def _signature(error: BaseException, exactly: bool) -> Any:
-    """What identifies an exception as the same mistake: a failure's key, a guarded access, else its type and what it says.
-
-    Exactly: also the element at which the guard stopped the kernel, the program and the number of lanes.
-    """
-    inner = error.__cause__ or error
-    key = getattr(inner, "key", None)
-    if key is not None:
-        return key
-    if isinstance(getattr(inner, "tensor", None), str):
-        where = (inner.offset, inner.lanes, inner.program) if exactly else ()
-        return (type(inner).__name__, inner.tensor, inner.kind, *where)
-    if type(inner).__module__ != "builtins":
-        return type(inner).__name__
-    # Python and torch raise the same few types for everything: what they say, numbers aside, tells what went wrong.
-    return (type(inner).__name__, re.sub(r"0x[0-9a-f]+|\d+", "#", str(inner)))
 
 
 def _crash_message(outcome: Outcome) -> str:

@@ -15,8 +15,9 @@ from checks.answers import notebook
 from checks.answers.carry import load_answers, solution_module
 from checks.catalogue import LABS
 from checks.core import compare
+from checks.core.diagnose import FIXED_SEED, signature
 from checks.core.exercise import Mistake, lab_exercises
-from checks.core.grade import FIXED_SEED, grade
+from checks.core.grade import grade
 from checks.show.static import cells_of, plain
 from checks.tests.conftest import WRITTEN, blank_text, solved_text
 
@@ -148,10 +149,10 @@ def test_every_mistake_does_the_same_twice():
         runs = [grade_module._Run(exercise, mistake, FIXED_SEED, False) for _ in range(2)]
         for run in runs:
             run.report(diagnose=False)
-        for (item, _, first), (_, _, second) in zip(*(run.outcomes for run in runs), strict=True):
+        for (item, _, first), (_, _, second) in zip(*(run.diagnosis.outcomes for run in runs), strict=True):
             assert (first.error is None) == (second.error is None), (exercise.name, mistake.name, item)
             if first.error is not None:
-                same = [grade_module._signature(one.error, True) for one in (first, second)]
+                same = [signature(one.error, True) for one in (first, second)]
                 assert same[0] == same[1], (exercise.name, mistake.name, item)
             else:
                 assert compare.same(first.value, second.value), (exercise.name, mistake.name, item)
