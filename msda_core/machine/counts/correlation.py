@@ -3,13 +3,19 @@
 Lines decide first, columns next, the order of execution last.
 """
 
-from collections import defaultdict
+import itertools
+import math
+
+import numpy as np
 
 from msda_core.machine.compile.binding import Bound
 from msda_core.machine.compile.ttgir import MemoryOp
+from msda_core.machine.errors import Unsupported
 from msda_core.machine.run.trace import Event, Site
 
 __all__ = ["executed", "match"]
+
+MAX_WAYS = 500  # of dealing iterations to copies
 
 
 def _families(bound: list[Bound]) -> list[list[Bound]]:
@@ -82,26 +88,121 @@ def _lines(site: Site) -> tuple:
 def executed(events: list[Event], ops: list[Bound]) -> list[tuple[Bound, list[Event]]]:
     """Events of one place, split by the operation that executed them.
 
-    An unrolled loop gives copies of one layout, which take turns. Copies of different layouts each do all of the work:
-    the compiler prefers loading twice to moving data between layouts. Repetitions of a hoisted load are dropped.
+    An unrolled loop gives copies, in the order of its iterations: each executes the events of its own. Copies of
+    different layouts of one iteration each do all of the work: the compiler prefers loading twice to moving data
+    between layouts. Repetitions of a hoisted load are dropped.
+
+    Raises:
+        Unsupported: copies that differ, and nothing tells which of them belongs to which iteration.
     """
+    by_turn = _deal_by_turn(events, ops)
+    if by_turn is not None:
+        return by_turn
     programs: dict[tuple, list[Event]] = {}
     for event in events:
         programs.setdefault(event.program, []).append(event)
+    result = []
+    for copies in _layouts(ops):
+        hoisted = all(b.op.depth == 0 for b in copies)
+        if len({b.same for b in copies}) > 1:
+            site = events[0].site
+            raise Unsupported(
+                f"line {site.lineno}: `{site.text}` became {len(copies)} operations that differ, and nothing tells which "
+                f"of them executes which iteration. Write the iterations out to have them counted."
+            )
+        kept: list[Event] = []
+        for own in programs.values():
+            kept += _distinct(own) if hoisted and len(own) > len(copies) else own
+        result.append((copies[0], kept))
+    return result
+
+
+def _layouts(ops: list[Bound]) -> list[list[Bound]]:
+    """Copies of one layout each."""
     layouts: dict[tuple, list[Bound]] = {}
     for b in ops:
         layouts.setdefault((b.op.encoding, b.op.shape), []).append(b)
-    result = []
-    for copies in layouts.values():
-        hoisted = all(b.op.depth == 0 for b in copies)
-        uniform = len({b.same for b in copies}) == 1
-        turns: dict[int, list[Event]] = defaultdict(list)
-        for own in programs.values():
-            own = _distinct(own) if hoisted and len(own) > len(copies) else own
-            for i, event in enumerate(own):
-                turns[0 if uniform else i % len(copies)].append(event)
-        result += [(copies[i], turn) for i, turn in sorted(turns.items())]
-    return result
+    return list(layouts.values())
+
+
+def _deal_by_turn(events: list[Event], ops: list[Bound]) -> list[tuple[Bound, list[Event]]] | None:
+    """Each copy with the events of its iteration of the unrolled loops around it; None if they do not come out even.
+
+    Iterations that load the same under the same conditions may share one copy, and those that no program ran have
+    copies of their own. A vector's addresses must follow one another: where they do not, the copy is another one's.
+    """
+    turns: dict[tuple, list[Event]] = {}
+    for event in events:
+        turns.setdefault(event.turn, []).append(event)
+    if len(ops) == 1 or len(turns) == 1 and not next(iter(turns)):
+        return None
+    total = {math.prod(n for _, n in turn) for turn in turns}
+    whole = {_number(turn): own for turn, own in turns.items()} if len(total) == 1 else {}
+    run = dict(enumerate(turns[turn] for turn in sorted(turns)))
+    merged: dict[tuple, list[Event]] = {}
+    for turn in sorted(turns):
+        content = tuple((e.program, e.addresses.tobytes(), e.mask.tobytes()) for e in turns[turn])
+        merged.setdefault(content, turns[turn])
+    shared = dict(enumerate(merged.values()))
+    for iterations, count in ((run, len(run)), (whole, max(total)), (shared, len(shared))):
+        if not iterations:
+            continue
+        if len(ops) == count:
+            groups = [ops]
+        elif all(len(group) == count for group in _layouts(ops)):
+            groups = _layouts(ops)
+        else:
+            continue
+        dealt = [(group[i], own) for group in groups for i, own in iterations.items()]
+        if all(_fits(bound, own) for bound, own in dealt):
+            return dealt
+    return _only_way(whole, max(total), ops) if len(ops) > len(run) else None
+
+
+def _only_way(turns: dict[int, list[Event]], total: int, ops: list[Bound]) -> list[tuple[Bound, list[Event]]] | None:
+    """Iterations dealt to more copies than they are: in order, where all ways that fit come to the same.
+
+    Before a copy there are at most as many copies as iterations before its own, and after it as well: a constant
+    condition takes iterations away, and conditions that held in no program leave copies without any.
+    """
+    numbers = sorted(turns)
+    if not numbers or math.comb(len(ops), len(numbers)) > MAX_WAYS:
+        return None
+    ways = []
+    for places in itertools.combinations(range(len(ops)), len(numbers)):
+        inside = all(p <= n and len(ops) - p <= total - n for p, n in zip(places, numbers))
+        if inside and all(_fits(ops[p], turns[n]) for p, n in zip(places, numbers)):
+            ways.append([(ops[p], turns[n]) for p, n in zip(places, numbers)])
+    alike = len({tuple(bound.same for bound, _ in way) for way in ways}) == 1
+    return ways[0] if alike else None
+
+
+def _number(turn: tuple[tuple[int, int], ...]) -> int:
+    """Which iteration of nested loops it is, counted from the first of the outermost."""
+    number = 0
+    for i, n in turn:
+        number = number * n + i
+    return number
+
+
+def _fits(bound: Bound, events: list[Event]) -> bool:
+    """Whether the instruction's vectors can hold these addresses: one after another from an aligned one."""
+    layout = bound.op.layout
+    vector = min(bound.width // events[0].itemsize, layout.registers) if layout else 1
+    if layout is None or vector <= 1:
+        return True
+    groups = layout.elements.reshape(-1, vector)
+    for event in events:
+        if event.addresses.size != layout.elements.max() + 1:
+            return False
+        active = event.mask.reshape(-1)[groups].all(1)
+        addresses = event.addresses.reshape(-1)[groups[active]]
+        first = addresses[:, :1]
+        if ((addresses - first) != np.arange(vector) * event.itemsize).any() or (
+            first % (vector * event.itemsize)
+        ).any():
+            return False
+    return True
 
 
 def _distinct(events: list[Event]) -> list[Event]:

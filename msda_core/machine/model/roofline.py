@@ -243,22 +243,29 @@ class Occupancy:
     fraction: float
 
 
+#: Partitions of a multiprocessor: each has a quarter of its registers, and warps of its own.
+PARTITIONS = 4
+
+
 def occupancy(lowering, gpu=None) -> Occupancy:
     """Resident programs per multiprocessor, from registers and shared memory of the machine code.
 
     Args:
         lowering: a `lower.Lowering`.
         gpu: a `GPU` or the name of one; by default the first of `GPUS` with the lowering's capability.
+
+    Source: CUDA's cuda_occupancy.h, which allots registers warp by warp in each of four partitions.
     """
     if gpu is None:
         gpu = next((g for g in GPUS.values() if g.capability == lowering.target), None)
         if gpu is None:
             raise errors.LaunchError(f"No GPU of capability {lowering.target} is known. Name one of {', '.join(GPUS)}.")
     gpu = find_gpu(gpu)
-    per_warp = -(-lowering.registers * 32 // 256) * 256  # registers come in units of 256 to a warp
+    per_warp = -(-lowering.registers * 32 // 256) * 256  # registers come in units of 256 to a warp,
+    held = gpu.registers // PARTITIONS // per_warp * PARTITIONS if per_warp else gpu.warps  # and stay in one partition
     limits = {
-        "registers": gpu.registers // per_warp // lowering.num_warps if per_warp else gpu.blocks,
-        "shared memory": gpu.shared // (lowering.shared + 1024) if lowering.shared else gpu.blocks,
+        "registers": held // lowering.num_warps,
+        "shared memory": gpu.shared // (-(-lowering.shared // 128) * 128 + 1024) if lowering.shared else gpu.blocks,
         "warps": gpu.warps // lowering.num_warps,
         "programs": gpu.blocks,
     }

@@ -22,7 +22,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,10 @@ class Access:
         itemsize: bytes of one element.
         argument: the pointer argument all active lanes belong to; None where they belong to several or to none.
         value: what is stored or combined, raw (bf16 as uint16), or None.
+        turn: (iteration, iterations) of each unrolled loop around it, outermost first.
+        phase: barriers that the program has passed.
+        sem, scope: of an atomic, "acq_rel" and "gpu"; a volatile load is "relaxed" over "sys"; empty if plain.
+        outcome: what becomes of it later.
     """
 
     kind: str
@@ -101,6 +105,31 @@ class Access:
     argument: Argument | None = None
     value: np.ndarray | None = None
     dtype: Any = None
+    turn: tuple[tuple[int, int], ...] = ()
+    phase: int = 0
+    sem: str = ""
+    scope: str = ""
+    outcome: "Outcome" = field(default_factory=lambda: Outcome())
+
+
+@dataclass(eq=False)
+class Outcome:
+    """What is known of an access only once it is done.
+
+    Attributes:
+        read: whether the program has looked at what an atomic returned.
+    """
+
+    read: bool = False
+
+
+class _State(threading.local):
+    """Where the program of one thread is."""
+
+    def __init__(self):
+        self.stack: list[tuple] = []  # jit functions being called
+        self.turns: list[tuple[int, int]] = []  # unrolled loops, outermost first
+        self.phase = 0
 
 
 class Emulation:
@@ -123,7 +152,8 @@ class Emulation:
         self._regions: list[Argument] = []
         self._hosts: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._functions: dict[int, types.FunctionType] = {}
-        self._calls = threading.local()
+        self._calls = _State()
+        self.loops: dict[tuple[str, int], list[int]] = {}  # (file, line) of a loop -> [entered, iterations]
         self._positions: dict[tuple[types.CodeType, int], Frame] = {}
         self._builder = None
 
@@ -231,7 +261,7 @@ class Emulation:
 
     # Access hooks
 
-    def _look(self, kind: str, op: str, ptrs, mask, value=None) -> Access:
+    def _look(self, kind: str, op: str, ptrs, mask, value=None, sem: str = "", scope: str = "") -> Access:
         if self.handover is not None:
             self.handover()
         addresses = ptrs.data
@@ -240,7 +270,22 @@ class Emulation:
             mask = np.broadcast_to(mask, addresses.shape)
         element = ptrs.get_element_ty()
         itemsize = max(1, element.primitive_bitwidth // 8)
-        access = Access(kind, op, self.frames(), self.program, addresses, mask, itemsize, value=value, dtype=element)
+        state = self._calls
+        access = Access(
+            kind,
+            op,
+            self.frames(),
+            self.program,
+            addresses,
+            mask,
+            itemsize,
+            value=value,
+            dtype=element,
+            turn=tuple(state.turns),
+            phase=state.phase,
+            sem=sem,
+            scope=scope,
+        )
         active = addresses.ravel() if mask.all() else addresses[mask]
         if active.size:
             low, high = int(active.min()), int(active.max())
@@ -315,8 +360,32 @@ class Emulation:
         stock = type(builder)
         raw8 = {t for t in (tl.float8e5, tl.float8e4nv, tl.float8e4b8, tl.float8e5b16, tl.float8e4b15)}
 
-        def masked_load(ptrs, mask, other, *_, **__):
-            access = self._look("load", "", ptrs, mask)
+        class Result(Handle):
+            """What an atomic returns: notes that somebody reads it."""
+
+            def __init__(self, data, dtype, access):
+                self.outcome = None
+                super().__init__(data, dtype)
+                self.outcome = access.outcome
+
+            @property
+            def data(self):
+                if self.outcome is not None:
+                    self.outcome.read = True
+                return self._data
+
+            @data.setter
+            def data(self, value):
+                self._data = value
+
+        def order(sem, scope):
+            names = {"acquire_release": "acq_rel", "system": "sys"}
+            words = (str(word).rpartition(".")[2].lower() for word in (sem, scope))
+            return tuple(names.get(word, word) for word in words)
+
+        def masked_load(ptrs, mask, other, *policy, sem=("", ""), **named):
+            volatile = named.get("is_volatile", policy[-1] if policy else False)
+            access = self._look("load", "", ptrs, mask, None, *(("relaxed", "sys") if volatile is True else sem))
             dtype = access.dtype
             kind = np_type(dtype)
             if other is not None:
@@ -330,15 +399,15 @@ class Emulation:
                 self.after(access, result)
             return Handle(result, dtype)
 
-        def masked_store(ptrs, value, mask, *_, **__):
-            access = self._look("store", "", ptrs, mask, value.data)
+        def masked_store(ptrs, value, mask, *_, sem=("", ""), **__):
+            access = self._look("store", "", ptrs, mask, value.data, *sem)
             native.store(self._to_host(access), value.data, access.mask)
             if self.after is not None:
                 self.after(access, value.data)
 
         def atomic_rmw(op, ptr, val, mask, sem, scope):
             name = str(op).rpartition(".")[2].lower()
-            access = self._look("atomic", name, ptr, mask, val.data)
+            access = self._look("atomic", name, ptr, mask, val.data, *order(sem, scope))
             host = self._to_host(access)
             if access.dtype == tl.bfloat16 and name in ("add", "fadd"):
                 result = bf16_atomic_add(native, host, val.data, access.mask)
@@ -352,15 +421,24 @@ class Emulation:
                 )
             if self.after is not None:
                 self.after(access, result)
-            return Handle(result, val.dtype.scalar)
+            return Result(result, val.dtype.scalar, access)
 
         def atomic_cas(ptr, cmp, val, sem, scope):
             mask = np.ones(ptr.data.shape, bool)
-            access = self._look("atomic", "cas", ptr, mask, val.data)
+            access = self._look("atomic", "cas", ptr, mask, val.data, *order(sem, scope))
             result = native.atomic_cas(self._to_host(access), cmp.data, val.data, stock.ir_sem_to_interpreter_sem[sem])
             if self.after is not None:
                 self.after(access, result)
-            return Handle(result, cmp.dtype.scalar)
+            return Result(result, cmp.dtype.scalar, access)
+
+        def atomic_load(ptr, mask, sem, scope):
+            return masked_load(ptr, mask, None, sem=order(sem, scope))
+
+        def atomic_store(ptr, val, mask, sem, scope):
+            masked_store(ptr, val, mask, sem=order(sem, scope))
+
+        def barrier():
+            self._calls.phase += 1
 
         def refuse(dtype):
             width = "bfloat16" if dtype == tl.bfloat16 else f"float8 ({dtype})"
@@ -431,6 +509,9 @@ class Emulation:
             "create_masked_store": masked_store,
             "create_atomic_rmw": atomic_rmw,
             "create_atomic_cas": atomic_cas,
+            "create_atomic_load": atomic_load,
+            "create_atomic_store": atomic_store,
+            "create_barrier": barrier,
             "binary_op": binary_op,
             "unary_op": unary_op,
             "ternary_op": ternary_op,
@@ -456,6 +537,7 @@ class Emulation:
                 self._check_globals(fn, scope, free)
             scope.update({name: getattr(interpreter, name) for name in borrowed})
             scope[_MARK] = fn.__name__
+            scope.setdefault("range", self._loop(range, unrolled=False))
             if code is None:  # no source: run it as it is
                 found = types.FunctionType(fn.__code__, scope, fn.__name__, fn.__defaults__, fn.__closure__)
             else:
@@ -483,9 +565,33 @@ class Emulation:
                     f"uses the Python global {name} ({kind}), which the compiler refuses. {cure}", (frame,)
                 )
 
+    def _loop(self, stock: Callable, unrolled: bool) -> Callable:
+        """`range` or one of its kin that counts its iterations, and tells accesses which iteration they are in."""
+
+        def loop(*args, **kwargs):
+            caller = sys._getframe(1)
+            return iterate(stock(*args, **kwargs), (caller.f_code.co_filename, caller.f_lineno))
+
+        def iterate(values, place):
+            count = self.loops.setdefault(place, [0, 0])
+            count[0] += 1
+            turns = self._calls.turns
+            for i, value in enumerate(values):
+                count[1] += 1
+                if not unrolled:
+                    yield value
+                    continue
+                turns.append((i, len(values)))
+                try:
+                    yield value
+                finally:
+                    turns.pop()
+
+        return loop
+
     def call_device(self, jitted, args, kwargs):
         """A call of one jit function from inside a kernel."""
-        stack = self._calls.__dict__.setdefault("stack", [])
+        stack = self._calls.stack
         # With another constant it is another function, so recursion over a constexpr is fine.
         call = (jitted, repr([a for a in (*args, *kwargs.values()) if not hasattr(a, "handle")]))
         if call in stack:
@@ -529,6 +635,8 @@ class Emulation:
         for module in (tl, tl.core):
             for name in ("reduce", "associative_scan"):
                 scope.set_attr(module, name, checked(getattr(module, name)))
+            for name in ("range", "static_range"):
+                scope.set_attr(module, name, self._loop(getattr(module, name), unrolled=name == "static_range"))
         calls = {}
         for kind in (interpreter.InterpretedFunction, jit.JITFunction):
             calls[kind] = kind.__call__
@@ -587,6 +695,7 @@ class Emulation:
     def _program(self, function, arguments):
         """One program. `frames` looks for this function's code object: keep the kernel's call in here."""
         self._calls.stack = [(self.launch.kernel, "")]
+        self._calls.turns, self._calls.phase = [], 0
         return function(**arguments)
 
     def fail(self, error: Exception):

@@ -7,7 +7,7 @@ import numpy as np
 
 from msda_core.machine.errors import Frame
 from msda_core.machine.launch import Launch, bind
-from msda_core.machine.run.emulate import Access, Emulation
+from msda_core.machine.run.emulate import Access, Emulation, Outcome
 
 __all__ = ["Event", "Site", "Trace", "trace"]
 
@@ -53,6 +53,8 @@ class Event:
         mask: bool, same shape.
         itemsize: bytes of one element.
         tensor: name of the argument, None where lanes belong to several.
+        turn, phase, sem, scope, outcome: as in `Access`.
+        value: what a plain store wrote, raw; None for the others.
     """
 
     site: Site
@@ -61,6 +63,12 @@ class Event:
     mask: np.ndarray
     itemsize: int
     tensor: str | None
+    turn: tuple[tuple[int, int], ...] = ()
+    phase: int = 0
+    sem: str = ""
+    scope: str = ""
+    outcome: Outcome = field(default_factory=Outcome)
+    value: np.ndarray | None = None
 
     @property
     def kind(self) -> str:
@@ -104,6 +112,7 @@ class Trace:
         kernel: its name; grid: (x, y, z); launch: what was launched, unwrapped.
         events: one `Event` per access and program; sites: each distinct operation, in order of first use.
         tensors: the pointer arguments, by name.
+        loops: (file, line) of a loop -> [how often it was entered, iterations in all].
     """
 
     kernel: str
@@ -112,6 +121,7 @@ class Trace:
     events: list[Event] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
+    loops: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
     @property
     def programs(self) -> int:
@@ -136,7 +146,7 @@ class Recorder:
     def __init__(self, emulation: Emulation):
         launch = emulation.launch
         self.emulation = emulation
-        self.trace = Trace(launch.name, launch.grid, launch)
+        self.trace = Trace(launch.name, launch.grid, launch, loops=emulation.loops)
         self._sites: dict[tuple, Site] = {}
 
     def __call__(self, access: Access):
@@ -153,6 +163,12 @@ class Recorder:
                 access.mask,
                 access.itemsize,
                 access.argument.name if access.argument else None,
+                access.turn,
+                access.phase,
+                access.sem,
+                access.scope,
+                access.outcome,
+                access.value if access.kind == "store" else None,
             )
         )
 

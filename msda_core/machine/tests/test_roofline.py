@@ -56,6 +56,8 @@ def test_occupancy_by_the_tightest_limit():
     assert machine.occupancy(Fake).blocks == 2 and machine.occupancy(Fake).limit == "registers"
     Fake.registers, Fake.shared = 32, 100 * 1024
     assert machine.occupancy(Fake).blocks == 2 and machine.occupancy(Fake).limit == "shared memory"
+    Fake.registers, Fake.shared, Fake.num_warps = 82, 0, 1  # five warps of 88 registers a lane in each partition
+    assert machine.occupancy(Fake).blocks == 20 and machine.occupancy(Fake).limit == "registers"
     Fake.target = 42
     with pytest.raises(machine.LaunchError, match="capability 42"):
         machine.occupancy(Fake)

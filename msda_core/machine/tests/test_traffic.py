@@ -226,3 +226,42 @@ def test_profiling_costs_at_most_three_times_interpreting():
     profiled = best(lambda: machine.profile(launch.kernel, launch.grid, **run))
     print(f"interpreting {alone * 1e3:.0f} ms, profiling {profiled * 1e3:.0f} ms")
     assert profiled < 3 * alone
+
+
+@triton.jit
+def alternating(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    offs = tl.arange(0, BLOCK)
+    acc = tl.zeros([BLOCK], tl.float32)
+    for k in tl.static_range(2):
+        if pid % 2 == k:
+            acc += tl.load(x_ptr + offs * (1 + k))
+    tl.store(y_ptr + pid * BLOCK + offs, acc)
+
+
+@triton.jit
+def pruned(x_ptr, y_ptr, first, BLOCK: tl.constexpr, LEFT_OUT: tl.constexpr, WIDE: tl.constexpr):
+    pid = tl.program_id(0) + first
+    offs = tl.arange(0, BLOCK)
+    acc = tl.zeros([BLOCK], tl.float32)
+    for k in tl.static_range(4):
+        if k != LEFT_OUT:
+            if pid == k:
+                acc += tl.load(x_ptr + offs * (1 if k == WIDE else 2))
+    tl.store(y_ptr + offs, acc)
+
+
+def test_copies_of_an_unrolled_line_count_for_the_iterations_they_are():
+    """As an H200 counted it: 80 requests and 2304 sectors."""
+    x, y = torch.zeros(4096), torch.zeros(8, 512)
+    report = machine.profile(alternating, (8,), x, y, BLOCK=512)
+    assert (report.loads.requests, report.loads.sectors) == (80, 2304)
+    one = machine.profile(alternating, (1,), x, y, BLOCK=512)  # the copy of the other iteration never runs
+    assert (one.loads.requests, one.loads.sectors) == (4, 64)
+
+
+def test_a_copy_that_no_program_runs_and_one_that_is_left_out():
+    report = machine.profile(pruned, (2,), torch.zeros(4096), torch.zeros(512), 0, BLOCK=512, LEFT_OUT=2, WIDE=0)
+    assert (report.loads.requests, report.loads.sectors) == (4 + 16, 64 + 512)
+    with pytest.raises(machine.Unsupported, match="became 3 operations that differ.*Write the iterations out"):
+        machine.profile(pruned, (1,), torch.zeros(4096), torch.zeros(512), 2, BLOCK=512, LEFT_OUT=1, WIDE=2)
