@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 from checks.answers.notebook import notebook_path
-from checks.catalogue import LABS
+from checks.catalogue import LABS, lab_number
 from checks.core.call import call
 from checks.core.exercise import find, lab_exercises
 
@@ -190,8 +190,7 @@ _CARRIED: dict[str, Carried] = {}
 
 def carried(lab: str) -> Carried:
     """The functions of an earlier lab; the same object every time."""
-    if lab not in LABS:
-        raise ValueError(f"there is no lab {lab!r}. Labs are {', '.join(LABS)}.")
+    lab = lab_number(lab)
     return _CARRIED.setdefault(lab, Carried(lab))
 
 

@@ -12,11 +12,8 @@ import html
 import inspect
 import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from checks.answers.notebook import function_text, notebook_path
@@ -57,28 +54,17 @@ def record(reports: Sequence[Report], answers: Sequence[Any]) -> None:
 
 def standing(lab: str) -> Standing:
     """How far a lab is, from its notebook and the verdicts remembered about exactly this text."""
-    names = needed(lab)
+    names = LABS[lab].needed
     known, passed = _load(_file(lab)), 0
     try:
         text = notebook_path(lab).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         text = ""
     for name in names:
-        source, verdict = function_text(text, name.split(".")[1]), known.get(name)
+        source, verdict = function_text(text, name), known.get(f"{lab}.{name}")
         with contextlib.suppress(SyntaxError, TypeError, KeyError, ValueError):
             passed += verdict["state"] == "pass" and _digest(source) == verdict["answer"]
     return Standing(lab, passed, len(names))
-
-
-@cache
-def needed(lab: str) -> list[str]:
-    """The exercises of a lab that count, read from the text of its declarations: a strip over the whole course must not
-    import ten labs and their kernels."""
-    path = Path(__file__).parents[1] / "labs" / f"lab{lab}" / "exercises.py"
-    if not path.exists():
-        return []
-    declarations = re.findall(r'^exercise\(\n    "(\d\d\.\w+)"(.*?)^\)', path.read_text(encoding="utf-8"), re.M | re.S)
-    return [name for name, fields in declarations if "\n    stretch=True" not in fields]
 
 
 def strip(here: str = "") -> str:
@@ -89,7 +75,7 @@ def strip(here: str = "") -> str:
         if not one.needed:
             continue
         glyph = {"done": "●", "begun": "◐", "open": "○"}[one.word]
-        label = f"lab {lab}, {LABS[lab][1]}: {one.passed} of {one.needed} exercises passed"
+        label = f"lab {lab}, {LABS[lab].title}: {one.passed} of {one.needed} exercises passed"
         current = ' aria-current="true"' if lab == here else ""
         edge = "2px solid currentColor" if lab == here else "2px solid transparent"
         cells.append(

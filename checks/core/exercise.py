@@ -1,6 +1,6 @@
 """What an exercise is: cases, reference, mistakes, hints, and the limits it runs under.
 
-An exercise is declared once, in `checks/labNN.py`, by calling `exercise(...)`. A *case* is a function that draws the
+An exercise is declared once, in `checks/labs/labNN/exercises.py`, by calling `exercise(...)`. A *case* is a function that draws the
 arguments of one call; its name is the check's name and its docstring says, in the learner's words, what must hold. A
 *mistake* is a wrong answer kept beside the right one: the grader compares a failing answer with each of them, and the
 tests demand that each is rejected and recognised.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from checks.catalogue import LABS
+from checks.catalogue import LABS, declarations, lab_number
 from msda_core import device
 
 __all__ = ["Draw", "Exercise", "Failed", "Mistake", "NotRun", "Property", "exercise", "find", "lab_exercises"]
@@ -179,9 +179,11 @@ def exercise(name: str, **fields: Any) -> Exercise:
         picture: picture(args, yours, truth) draws a wrong result beside the right one, or gives None.
 
     Raises:
-        ValueError: the name is taken, or hints are not three.
+        ValueError: the name is taken or not in the catalogue, or hints are not three.
     """
     made = Exercise(name, **fields)
+    if made.lab not in LABS or made.function not in LABS[made.lab].exercises:
+        raise ValueError(f"exercise {name!r} is not in checks/catalogue.py: give it its place there first.")
     if name in _REGISTRY:
         raise ValueError(f"exercise {name!r} is declared twice.")
     if len(made.hints) != 3:
@@ -191,15 +193,18 @@ def exercise(name: str, **fields: Any) -> Exercise:
 
 
 def lab_exercises(lab: str) -> list[Exercise]:
-    """The exercises of a lab, in the order they are declared; [] for a lab that has none yet."""
-    if lab not in LABS:
-        raise ValueError(f"there is no lab {lab!r}. Labs are {', '.join(LABS)}.")
-    try:
-        importlib.import_module(f"checks.labs.lab{lab}.exercises")
-    except ModuleNotFoundError as error:
-        if error.name != f"checks.labs.lab{lab}.exercises":
-            raise
-    return [made for made in _REGISTRY.values() if made.lab == lab]
+    """The exercises of a lab, in the order of the catalogue; [] for a lab that has none yet.
+
+    Raises:
+        ValueError: there is no such lab, or the catalogue names an exercise that is not declared.
+    """
+    lab = lab_number(lab)
+    if LABS[lab].exercises:
+        importlib.import_module(declarations(lab))
+    missing = [name for name in LABS[lab].exercises if f"{lab}.{name}" not in _REGISTRY]
+    if missing:
+        raise ValueError(f"the catalogue names {lab}.{missing[0]}, which {declarations(lab)} does not declare.")
+    return [_REGISTRY[f"{lab}.{name}"] for name in LABS[lab].exercises]
 
 
 def find(name: str) -> Exercise:
@@ -208,7 +213,9 @@ def find(name: str) -> Exercise:
     Raises:
         ValueError: there is none; the message lists those of that lab.
     """
-    known = [made.name for made in lab_exercises(name.split(".")[0])]
-    if name not in known:
-        raise ValueError(f"there is no exercise {name!r}. Lab {name.split('.')[0]} has {', '.join(known)}.")
-    return _REGISTRY[name]
+    lab, _, function = name.partition(".")
+    known = LABS[lab_number(lab)].exercises
+    if function not in known:
+        listed = ", ".join(f"{lab}.{one}" for one in known)
+        raise ValueError(f"there is no exercise {name!r}. Lab {lab} has {listed or 'none yet'}.")
+    return next(made for made in lab_exercises(lab) if made.function == function)

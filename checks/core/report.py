@@ -221,7 +221,7 @@ def as_text(labs: dict[str, list[Report]]) -> str:
     for lab, reports in labs.items():
         needed = [report for report in reports if not report.exercise.stretch]
         share = f"{sum(report.state == 'pass' for report in needed)} of {len(needed)}"
-        lines.append(f"{lab} · {LABS[lab][1]} · {share}   [{device.describe()}]")
+        lines.append(f"{lab} · {LABS[lab].title} · {share}   [{device.describe()}]")
         lines += [report.text() for report in reports] or ["  no exercises yet"]
         lines.append("")
     totals = count(report for reports in labs.values() for report in reports)

@@ -35,7 +35,7 @@ def header(lab: str, *, able: Sequence[str], minutes: int, gpu: str):
     """
     items = "\n".join(f"- {item}" for item in able)
     text = mo.md(
-        f"# {lab} · {LABS[lab][1]}\n\nAfter this lab you can\n\n{items}\n\n"
+        f"# {lab} · {LABS[lab].title}\n\nAfter this lab you can\n\n{items}\n\n"
         f"**{minutes} minutes** · {gpu} · running on: {device.describe()}"
     )
     if not any(exercise.guarded for exercise in lab_exercises(lab)):
@@ -163,11 +163,11 @@ def closing(lab: str, answers: Callable[[], Sequence[Any]]):
     progress.record(reports, given)
     needed = [r for r in reports if not r.exercise.stretch]
     passed = sum(r.state == "pass" for r in needed)
-    following = f"{int(lab) + 1:02d}"
+    following = next(iter(list(LABS)[list(LABS).index(lab) + 1 :]), None)
     door = (
-        f"<p>Next: <strong>{following} · {html.escape(LABS[following][1])}</strong>. "
-        f"<code>uv run marimo edit labs/{LABS[following][0]}.py</code></p>"
-        if following in LABS
+        f"<p>Next: <strong>{following} · {html.escape(LABS[following].title)}</strong>. "
+        f"<code>uv run marimo edit labs/{LABS[following].notebook}.py</code></p>"
+        if following
         else "<p>That was the last lab.</p>"
     )
     done = "All of it. " if passed == len(needed) else ""

@@ -56,7 +56,7 @@ def render(out: Path, labs: list[str], solved: bool) -> list[Path]:
             texts[lab] = change(text, lab, solution_module(lab))
             notebook.notebook_path(lab, copies).write_text(texts[lab], encoding="utf-8")
         for lab in labs:
-            page = out / f"{LABS[lab][0]}.html"
+            page = out / f"{LABS[lab].notebook}.html"
             # Each in a process of its own: no lab meets what another one left behind.
             command = [sys.executable, "-m", "checks.show.reading", str(notebook.notebook_path(lab, copies))]
             environment = {**os.environ, "MSDA_LABS": str(copies), "MSDA_READING": "1"}
@@ -64,7 +64,10 @@ def render(out: Path, labs: list[str], solved: bool) -> list[Path]:
             if done.returncode:
                 raise RuntimeError(f"lab {lab} could not be run: {done.stderr.strip()}")
             _page(
-                page, f"{lab} · {LABS[lab][1]}", _between(lab, labs) + done.stdout + _between(lab, labs), heading=False
+                page,
+                f"{lab} · {LABS[lab].title}",
+                _between(lab, labs) + done.stdout + _between(lab, labs),
+                heading=False,
             )
             written.append(page)
             print(f"{page.name}", flush=True)
@@ -87,7 +90,9 @@ def _between(lab: str, labs: list[str]) -> str:
     """The way to the pages before and after."""
     at = labs.index(lab)
     before, after = labs[at - 1 : at] if at else [], labs[at + 1 : at + 2]
-    link = lambda other, arrow: f'<a href="{LABS[other][0]}.html">{arrow.format(html.escape(LABS[other][1]))}</a>'  # noqa: E731
+    link = lambda other, arrow: (
+        f'<a href="{LABS[other].notebook}.html">{arrow.format(html.escape(LABS[other].title))}</a>'
+    )  # noqa: E731
     return (
         f"<nav><span>{link(before[0], '← {}') if before else ''}</span>"
         f'<span><a href="index.html">The labs</a> · <a href="glossary.html">Glossary</a></span>'
@@ -97,7 +102,7 @@ def _between(lab: str, labs: list[str]) -> str:
 
 def _index(out: Path, labs: list[str], solved: bool) -> Path:
     rows = "".join(
-        f'<tr><td>{lab}</td><td><a href="{LABS[lab][0]}.html">{html.escape(LABS[lab][1])}</a></td>'
+        f'<tr><td>{lab}</td><td><a href="{LABS[lab].notebook}.html">{html.escape(LABS[lab].title)}</a></td>'
         f"<td>{', '.join(f'<code>{e.function}</code>' for e in lab_exercises(lab))}</td></tr>"
         for lab in labs
     )
@@ -115,7 +120,7 @@ def _glossary(out: Path, texts: dict[str, str]) -> Path:
     used = {lab: set(words_of(text)) for lab, text in texts.items()}
     items = "".join(
         f'<dt id="{anchor(term)}">{html.escape(term)}</dt><dd>{html.escape(definition)} '
-        + " ".join(f'<a href="{LABS[lab][0]}.html">{lab}</a>' for lab in texts if term in used[lab])
+        + " ".join(f'<a href="{LABS[lab].notebook}.html">{lab}</a>' for lab in texts if term in used[lab])
         + "</dd>"
         for term, definition in GLOSSARY.items()
     )

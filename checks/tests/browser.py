@@ -38,7 +38,7 @@ def copied_labs(texts: dict[str, str]) -> Iterator[Path]:
     labs.mkdir(parents=True)
     shutil.copy(notebook.ROOT / "pyproject.toml", root)
     for lab, text in texts.items():
-        (labs / f"{LABS[lab][0]}.py").write_text(text, encoding="utf-8")
+        (labs / f"{LABS[lab].notebook}.py").write_text(text, encoding="utf-8")
     try:
         yield labs
     finally:

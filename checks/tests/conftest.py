@@ -8,7 +8,7 @@ from checks.catalogue import LABS
 from checks.kernel.doctor import find_chromium
 from msda_core import device
 
-WRITTEN = [lab for lab in LABS if (notebook.LABS_DIR / f"{LABS[lab][0]}.py").exists()]
+WRITTEN = [lab for lab in LABS if (notebook.LABS_DIR / f"{LABS[lab].notebook}.py").exists()]
 
 
 def pytest_generate_tests(metafunc):
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items):
 
 def blank_text(lab: str) -> str:
     """A lab's notebook with every exercise at its stub."""
-    text = (notebook.LABS_DIR / f"{LABS[lab][0]}.py").read_text(encoding="utf-8")
+    text = (notebook.LABS_DIR / f"{LABS[lab].notebook}.py").read_text(encoding="utf-8")
     return notebook.reset(text, lab, solution_module(lab))
 
 

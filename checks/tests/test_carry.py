@@ -37,7 +37,7 @@ def labs(tmp_path, monkeypatch):
     monkeypatch.setattr(carry, "_CARRIED", {})
 
     def write(lab: str, text: str):
-        path = tmp_path / f"{LABS[lab][0]}.py"
+        path = tmp_path / f"{LABS[lab].notebook}.py"
         path.write_text(text, encoding="utf-8")
         return path
 

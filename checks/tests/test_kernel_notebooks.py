@@ -157,7 +157,7 @@ def test_graded_from_its_file(mine):
 
 
 def test_without_triton_they_open_and_say_what_to_do(tmp_path):
-    paths = {lab: tmp_path / f"{LABS[lab][0]}.py" for lab in KERNELS}
+    paths = {lab: tmp_path / f"{LABS[lab].notebook}.py" for lab in KERNELS}
     for lab, path in paths.items():
         path.write_text(solved_text(lab), encoding="utf-8")
     code = without("triton") + (

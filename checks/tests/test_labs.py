@@ -29,7 +29,7 @@ def patience(monkeypatch):
 
 
 def write(folder, lab: str, text: str):
-    path = folder / f"{LABS[lab][0]}.py"
+    path = folder / f"{LABS[lab].notebook}.py"
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -76,7 +76,7 @@ def _named(body):
 
 def test_stub_and_solution_agree(lab):
     """Same decorators, signature and docstring: the notebook as it is shipped holds exactly the generated stubs."""
-    text = (notebook.LABS_DIR / f"{LABS[lab][0]}.py").read_text(encoding="utf-8")
+    text = (notebook.LABS_DIR / f"{LABS[lab].notebook}.py").read_text(encoding="utf-8")
     ours, theirs = _named(ast.parse(text).body), _named(ast.parse(inspect.getsource(solution_module(lab))).body)
     pairs = []
     for exercise in lab_exercises(lab):

@@ -6,7 +6,6 @@ import pytest
 
 from checks.__main__ import grade_lab
 from checks.answers import progress
-from checks.core.exercise import lab_exercises
 from checks.tests.conftest import blank_text, solved_text
 
 
@@ -53,10 +52,6 @@ def test_the_strip_says_it_in_words(labs):
     strip = progress.strip("01")
     assert 'aria-label="lab 01, Reading between pixels: 0 of 4 exercises passed"' in strip
     assert 'data-lab="01" data-standing="open" aria-current="true"' in strip
-
-
-def test_what_counts_is_read_without_importing_the_labs(lab):
-    assert progress.needed(lab) == [e.name for e in lab_exercises(lab) if not e.stretch]
 
 
 def test_a_notebook_that_is_gone_is_open(labs):

@@ -76,11 +76,9 @@ def test_blank_pages_hold_no_solution(tmp_path):
 
 def test_every_term_is_used_by_some_lab():
     used = set().union(*(words_of(blank_text(lab)) for lab in WRITTEN))
-    if len(WRITTEN) == 10:
-        assert set(GLOSSARY) <= used, f"no lab uses {sorted(set(GLOSSARY) - used)}"
-    assert len(used) > 10
+    assert set(GLOSSARY) <= used, f"no lab uses {sorted(set(GLOSSARY) - used)}"
 
 
 def test_a_lab_that_is_not_there(tmp_path, capsys):
-    assert main(["render", str(tmp_path), "--labs", "11"]) == 2
-    assert "there is no lab '11'" in capsys.readouterr().err
+    assert main(["render", str(tmp_path), "--labs", "99"]) == 2
+    assert "there is no lab '99'" in capsys.readouterr().err

@@ -33,7 +33,7 @@ def labs(tmp_path, monkeypatch):
     def write(*solved: str):
         for lab in WRITTEN:
             text = solved_text(lab) if lab in solved else blank_text(lab)
-            (folder / f"{LABS[lab][0]}.py").write_text(text, encoding="utf-8")
+            (folder / f"{LABS[lab].notebook}.py").write_text(text, encoding="utf-8")
 
     return write
 
