@@ -18,7 +18,7 @@ def _():
     checks.header(
         "01",
         able=[
-            "say what deformable attention computes, and why dense attention cannot be used on images",
+            "say what deformable attention computes, and why nobody compares every pixel of a fine pyramid with every other",
             "turn a normalised location into a pixel coordinate, and a pixel coordinate into four weights",
             "write the whole operator in five loops that you can check by eye",
         ],
@@ -33,9 +33,16 @@ def _():
     mo.md("""
     ## Why not look at everything?
 
-    In attention, each query looks at every key. On an image both are pixels: twice the width is four times the pixels,
-    and sixteen times the work. Deformable attention lets each query look at a handful of points instead. *Where* they
-    lie is predicted from the query itself, so the points can be anywhere, also **between pixels**.
+    A detector sees a photograph as a **pyramid**: the same picture as several **levels**, each half as wide as the one
+    before, and each pixel a list of numbers (**channels**) that a network computed. Now somebody asks it a question,
+    "is there something around here?". Whoever asks is a **query**, itself a list of numbers: one for each object that might
+    be there, or one for each pixel.
+
+    In ordinary attention every pixel has a **key**. A query is compared with all keys, and takes most from the pixels whose
+    keys suit it. That is fine for the 196 patches into which a vision transformer cuts its image. But let every pixel of a
+    fine pyramid be a query: twice the width is four times the pixels, and sixteen times the comparisons. **Deformable
+    attention** has no keys. Each query looks at a handful of points, and *where* they lie is predicted from the query
+    itself, so they can be anywhere, also **between pixels**.
     """)
     return
 
@@ -65,11 +72,41 @@ def _(image_width, points_per_level):
 
 @app.cell(hide_code=True)
 def _():
+    mo.md("""
+    ## Where the points come from
+
+    From the query, by two linear layers. The first turns it into **offsets**, so many pixels to the right and down for each
+    point; the second into one number a point, and a **softmax** makes **attention weights** of these: none is negative, and
+    those of a head sum to 1. The offsets start from the query's **reference point**: a pixel's own centre, or a guess where the
+    object is. All of this is done several times over, by **heads** with channels, offsets and weights of their own, that can
+    look for different things. A new layer has learned nothing yet and begins with a ring: each head looks in a direction of
+    its own, and its points stand behind one another, one, two, three … pixels away.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    ring_heads = mo.ui.slider(1, 8, value=8, label="heads M", show_value=True)
+    ring_points = mo.ui.slider(1, 6, value=4, label="points K", show_value=True)
+    mo.hstack([ring_heads, ring_points], justify="start")
+    return ring_heads, ring_points
+
+
+@app.cell(hide_code=True)
+def _(ring_heads, ring_points):
+    sampling.ring(ring_heads.value, ring_points.value)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     mo.md(r"""
     ## The operator in one line
 
-    A query $q$ has, in each head $m$ and on each level $l$ of a feature pyramid, $K$ points with locations
-    $p_{mqlk}$ and weights $A_{mqlk}$. The result is a weighted sum of samples:
+    The layers around it are ordinary ones; you build them in lab 10. What is special begins after them. A query $q$ has, in
+    each head $m$ and on each level $l$, $K$ points with locations $p_{mqlk}$ and weights $A_{mqlk}$. The result is a weighted
+    sum of samples:
 
     $$\text{out}_{qm} = \sum_{l=1}^{L} \sum_{k=1}^{K} A_{mqlk} \; v_{lm}\big(p_{mqlk}\big)$$
 
@@ -80,7 +117,7 @@ def _():
     |:---|:---|:---|
     | `value` | (B, S, M, D) | the pixels of all levels, one level after another; S is their number |
     | `spatial_shapes` | (L, 2) | (H, W) of each level |
-    | `sampling_locations` | (B, Q, M, L, K, 2) | (x, y) from 0 to 1 |
+    | `sampling_locations` | (B, Q, M, L, K, 2) | (x, y): 0 and 1 are the edges of the image; a point may lie outside |
     | `attention_weights` | (B, Q, M, L, K) | one weight a point |
     | the result | (B, Q, M·D) | the heads' channels one after another |
 
@@ -157,7 +194,7 @@ def _():
 
     A point between pixels belongs a little to each of the four around it. How much is an **area**: the point cuts the
     square between the four centres into four rectangles, and each pixel weighs as much as the rectangle *opposite* to
-    it. Move the point. What happens when it crosses the border?
+    it. In the middle is that square, enlarged. Move the point. What happens when it crosses the border?
     """)
     return
 
@@ -285,9 +322,10 @@ def _():
     mo.md("""
     ## 4 · The operator
 
-    Here is what one query of one head reads: K points on each level. The points are given as *offsets in pixels* from
-    the query's own place, so the same offset reaches further on a coarser level. This is how the operator sees both a
-    detail and its surroundings.
+    Here is what one query of one head reads: K points on each level. A model predicts them as *offsets in pixels* of the
+    level, so the same offset reaches further on a coarser one: this is how the operator sees both a detail and its
+    surroundings. Before the operator is called, each offset is divided by the level's size and added to the reference point.
+    What the operator gets are **locations**, with 0 and 1 at the edges, as in section 1.
     """)
     return
 
@@ -308,7 +346,7 @@ def _(query_x, query_y, reach):
     _angles = torch.arange(4) * torch.pi / 2 + 0.4
     _ring = torch.stack([_angles.cos(), _angles.sin()], -1)
     _locations = torch.tensor([query_x.value, query_y.value]) + reach.value * _ring / _sizes[:, None]
-    _weights = torch.softmax(torch.linspace(1, -1, 16), 0).reshape(4, 4)
+    _weights = torch.softmax(torch.tensor([1.6, 0.2, -1.0, 0.9, -0.6, 1.3, 0.4, -2.0, 0.0, -1.4, 1.0, -0.3, 0.7, -0.8, -2.0, 0.3]), 0).reshape(4, 4)
     sampling.points_over_pyramid(_images, (query_x.value, query_y.value), _locations, _weights)
     return
 
@@ -331,7 +369,7 @@ def msda_loops(
     Args:
         value: (B, S, M, D); the pixels of level 0 row by row, then those of level 1, and so on.
         spatial_shapes: (L, 2), the (H, W) of each level.
-        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
+        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y): 0 and 1 are a level's edges; also outside.
         attention_weights: (B, Q, M, L, K), each point's weight.
 
     Returns:

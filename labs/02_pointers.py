@@ -355,7 +355,7 @@ def msda_flat(
         strides: elements from one image, pixel, head and channel of `value` to the next.
         spatial_shapes: (L, 2), the (H, W) of each level.
         level_start_index: (L,), where in S each level begins; in any order, with or without gaps.
-        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
+        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y): 0 and 1 are a level's edges; also outside.
         attention_weights: (B, Q, M, L, K), each point's weight.
 
     Returns:
@@ -516,8 +516,9 @@ def _():
         f"What {_whose} says, for M = 8 and D = 32:\n\n| input | S | first batch size that overflows |\n|:---|---:|---:|\n"
         + "\n".join(_rows)
         + "\n\nFor one image at a time the end is far away. Count every camera and every past frame as an image, and it is "
-        "not: it has happened in the field (SparseDrive, pull request 133). The symptom need not be an error, since a wrapped "
-        "offset may well lie inside some other tensor."
+        "not. A relative of this operator has been there, with another number: in SparseDrive (pull request 133) it was the "
+        "*count of threads to launch* that passed 2³¹ - 1, at a batch of some sixteen, and CUDA refused the launch with an "
+        "error. An *offset* that wraps gets no error from anybody, as long as it lies inside some other tensor."
     )
     return
 
@@ -564,7 +565,7 @@ def msda_gather(
         strides: elements from one image, pixel, head and channel of `value` to the next.
         spatial_shapes: (L, 2), the (H, W) of each level.
         level_start_index: (L,), where in S each level begins; in any order, with or without gaps.
-        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
+        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y): 0 and 1 are a level's edges; also outside.
         attention_weights: (B, Q, M, L, K), each point's weight.
 
     Returns:

@@ -35,13 +35,15 @@ def _():
     mo.md("""
     ## What is slow about a pixel?
 
-    In lab 02 every number got an address. A GPU has hundreds of thousands of threads that could all compute at once. This
-    operator does two operations for each number it reads: it multiplies by a weight, and adds. So how fast it is depends on how
-    fast numbers arrive.
+    In lab 02 every number got an address. A GPU runs a function in many **threads** at a time. It consists of
+    **multiprocessors**; one of an H200's 132 holds up to 2,048 threads, so that 270,000 are under way, and it can compute with
+    128 float32 numbers in each clock, so that 17,000 of these threads compute while the others wait. What for? This operator
+    does two operations for each number it reads: it multiplies by a weight, and adds. So how fast it is depends on how fast
+    numbers arrive.
 
     Numbers lie in **DRAM**, the large memory of the data sheets, and pass through two caches on their way. One is shared by
-    all (**L2**); the other (**L1**) is small and belongs to a **multiprocessor**, the unit of a GPU that runs threads. Here is
-    what some GPUs can do in a second.
+    all multiprocessors (**L2**); the other (**L1**) is small, and each multiprocessor has its own. Here is what some GPUs can
+    do in a second.
     """)
     return
 
@@ -237,8 +239,10 @@ def _():
     mo.md("""
     ## 4 · Asked for again
 
-    Each multiprocessor has an L1 cache, and all of them share the L2. A cache keeps what was used most recently: when a new
-    sector comes and there is no room, the one whose **last use** is longest ago goes.
+    Each multiprocessor has an L1 cache, and all of them share the L2. When a new sector comes and there is no room, another
+    one has to go. Which? By what rule a GPU's caches decide, no vendor says. The usual **model** keeps what was used most
+    recently (least recently used goes first, **LRU**), and so does yours here: the sector whose **last use** is longest ago
+    makes room.
     """)
     return
 
@@ -475,7 +479,7 @@ def _(cache_kilobytes, tiled):
         [
             traffic.tiling_traffic(_counts, _touched, cache_kilobytes.value * 1024),
             mo.md(
-                f"The cache is {_whose_hits}. Without it, *point* asks for "
+                f"The cache is {_whose_hits}, a model. Without it, *point* asks for "
                 f"**{_counts['point'][1] / _counts['block'][1]:.1f}** times the sectors of *block*; a large enough cache hides "
                 f"the difference from DRAM, but not from L1, which has to answer all of them. *block* needs "
                 f"**{_counts['output'][0] / _counts['block'][0]:.1f}** times fewer requests than *output*, and "
@@ -539,7 +543,9 @@ def _():
     decoder_bytes = {n: tuple(_call.B * b for b in _bounds(_corners, _call.S, _call.D, n)) for n in (4, 2)}
     _value = _call.B * _call.S * _call.M * _call.D
     mo.md(
-        f"A detection decoder's call: batch {_call.B}, {_call.Q} queries, {_call.M} heads of {_call.D} channels, "
+        "In a detector, the **encoder** improves the pyramid, with every pixel a query; then the **decoder** looks for objects "
+        "in it, with a few hundred queries, one for each candidate.\n\n"
+        f"A decoder's call: batch {_call.B}, {_call.Q} queries, {_call.M} heads of {_call.D} channels, "
         f"{_call.K} points on each of {len(_call.shapes)} levels, on an 800 × 1333 image, points anywhere. Counted by "
         f"{_whose_bounds}:\n\n| | value as a whole | compulsory | requested |\n|---|---|---|---|\n"
         + "\n".join(
@@ -558,7 +564,7 @@ def _():
     ## 7 · The shortest time
 
     Loading from DRAM, answering from L1 and computing all go on at the same time. A call can be no faster than the slowest of
-    the three would be on its own. That is a **roofline**.
+    the three would be on its own. That is a **roofline**, here of a first, **cold** call, whose numbers all come from DRAM.
     """)
     return
 
@@ -643,25 +649,31 @@ def _(decoder_bytes, which_gpu):
 def _(decoder_bytes, which_gpu):
     _roof, _whose_roof = checks.stand_in("03.roofline", lambda: roofline)
     _gpu, _flops = traffic.GPUS[which_gpu.value], traffic.DECODER.flops
-    _floors = {n: _roof(b, _flops, _gpu) for n, b in decoder_bytes.items()}
-    _rows = "".join(
-        f"| {name} | {times[4]} µs | {times[4] / _floors[4][0]:.1f} | {times[2]} µs | {times[2] / _floors[2][0]:.1f} |\n"
-        for name, times in traffic.DECODER_TIMES.items()
+    _cold = {n: _roof(b, _flops, _gpu) for n, b in decoder_bytes.items()}
+    _warm = {n: _roof(b, _flops, _gpu._replace(dram=_gpu.l2_copy)) for n, b in decoder_bytes.items() if _gpu.l2_copy}
+    _said = (
+        f"By {_whose_roof}, a **cold** call of the decoder on this GPU takes at least **{_cold[4][0]:.1f} µs** in float32 "
+        f"({_cold[4][1]} decides) and **{_cold[2][0]:.1f} µs** in float16 ({_cold[2][1]})."
     )
-    mo.md(
-        f"By {_whose_roof}, the decoder's call on this GPU takes at least **{_floors[4][0]:.1f} µs** in float32 "
-        f"({_floors[4][1]} decides) and **{_floors[2][0]:.1f} µs** in float16 ({_floors[2][1]})."
-        + (
-            "\n\nMeasured on an H200: the time of the kernel alone, median of many launches (replayed from a "
-            "recording, a CUDA graph, so that no Python runs in between):\n\n"
-            f"| | float32 | × floor | float16 | × floor |\n|---|---|---|---|---|\n{_rows}\n"
-            "These were timed again and again on the same inputs, and "
-            f"{decoder_bytes[4][0] / 1e6:.0f} MB fit into an L2 of {_gpu.l2 / 2**20:.0f} MB: DRAM had little to do, and its "
-            "roof is the one that a first, cold call stands under. L1's roof holds always."
-            if which_gpu.value == "H200"
-            else "\n\nNothing was measured on this GPU: this is a floor, not a time."
+    if _warm:
+        _rows = "".join(
+            f"| {name} | {times[4]} µs | {times[4] / _warm[4][0]:.1f} | {times[2]} µs | {times[2] / _warm[2][0]:.1f} |\n"
+            for name, times in traffic.DECODER_TIMES.items()
         )
-    )
+        _said += (
+            "\n\nMeasured on an H200: the time of the kernel alone, median of many launches (replayed from a "
+            "recording, a CUDA graph, so that no Python runs in between). These were timed again and again on the same "
+            f"inputs, and {decoder_bytes[4][0] / 1e6:.0f} MB fit into an L2 of {_gpu.l2 / 2**20:.0f} MB, so they are **warm** "
+            "times: L2 delivered what DRAM would have to, and a cold floor says nothing about them. How fast is L2? No data "
+            f"sheet says. A copy that stays in it moves {_gpu.l2_copy / 1e12:.1f} TB a second on an H200. With that in DRAM's place, "
+            f"the same function gives **{_warm[4][0]:.1f} µs** and **{_warm[2][0]:.1f} µs**:\n\n"
+            f"| | float32 | × warm | float16 | × warm |\n|---|---|---|---|---|\n{_rows}\n"
+            "Two or three times what the bytes alone would take, for the best of them. What else takes time is the question of "
+            "lab 06: instructions, and waiting with too few warps to hide it."
+        )
+    else:
+        _said += "\n\nNothing was measured on this GPU: this is a floor, not a time."
+    mo.md(_said)
     return
 
 
@@ -759,7 +771,20 @@ def _(recorded):
                 _mine = {"requests": len(_requests), "sectors": sum(_count(*one) for one in _requests)}
                 for _what, _number in _mine.items():
                     _pairs[f"{_kind} {_what}"] = (_record["counters"][f"{_kind}_{_what}"], _number)
-        _shown = traffic.agreement(_pairs, _whose_count, f"{_record['kernel']} on an {_read_on['gpu']}")
+        _hits, _whose_hits = checks.stand_in("03.lru_hits", lambda: lru_hits)
+        _stream = [s for a, n in traffic.issued(recorded.value) for s in sorted({b // 32 for at in a for b in (at, at + n - 1)})]
+        _model, _chip = _hits(_stream, 256 * 32), _record["counters"]["l1_hit_sectors"]
+        _shown = mo.vstack(
+            [
+                traffic.agreement(_pairs, _whose_count, f"{_record['kernel']} on an {_read_on['gpu']}"),
+                mo.md(
+                    f"And the cache? Through {_whose_hits} with room for 256 KB, **{_model:,}** of {len(_stream):,} sectors hit; in "
+                    f"the H200's L1 it was **{_chip:,}**. Requests and sectors can be counted exactly; a cache is a model. This one "
+                    "lets all programs share one L1 and take turns, where the chip deals them out to 132, and it knows no "
+                    "sector that is already *under way*: whoever asks for such a one has missed, too."
+                ),
+            ]
+        )
     _shown
     return
 
@@ -818,9 +843,10 @@ def _():
     mo.md("""
     ## What it means
 
-    You can now say of a kernel, before it runs, how many requests it issues, how many sectors they cost, and how long it takes at
-    least. Three things decide whether this operator is fast: lanes that share sectors, wide loads, and points near one another
-    while the cache still remembers. In the next lab you write the kernels yourself, and these counters grade them.
+    You can now say of a kernel, before it runs, how many requests it issues, how many sectors they ask L1 for, and how long it
+    takes at least. Three things help this operator: lanes that share sectors, wide loads, which are fewer instructions, and
+    points near one another while the cache still remembers. Which of them decides when is lab 06's subject. In the next lab you
+    write the kernels yourself, and these counters grade them.
     """)
     return
 

@@ -13,7 +13,7 @@ with app.setup:
     import checks
     from checks.ship import workshop as shipping, models as wild
     from checks.answers.carry import lab05, lab08, lab09
-    from msda_core.figures import detector, merging
+    from msda_core.figures import detector, merging, sampling
 
 
 @app.cell(hide_code=True)
@@ -257,7 +257,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(new_heads, new_points):
-    shipping.ring(new_heads.value, new_points.value)
+    sampling.ring(new_heads.value, new_points.value)
     return
 
 

@@ -61,7 +61,7 @@ def msda_loops(
     Args:
         value: (B, S, M, D); the pixels of level 0 row by row, then those of level 1, and so on.
         spatial_shapes: (L, 2), the (H, W) of each level.
-        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
+        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y): 0 and 1 are a level's edges; also outside.
         attention_weights: (B, Q, M, L, K), each point's weight.
 
     Returns:

@@ -70,7 +70,7 @@ def msda_flat(
         strides: elements from one image, pixel, head and channel of `value` to the next.
         spatial_shapes: (L, 2), the (H, W) of each level.
         level_start_index: (L,), where in S each level begins; in any order, with or without gaps.
-        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
+        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y): 0 and 1 are a level's edges; also outside.
         attention_weights: (B, Q, M, L, K), each point's weight.
 
     Returns:
@@ -129,7 +129,7 @@ def msda_gather(
         strides: elements from one image, pixel, head and channel of `value` to the next.
         spatial_shapes: (L, 2), the (H, W) of each level.
         level_start_index: (L,), where in S each level begins; in any order, with or without gaps.
-        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
+        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y): 0 and 1 are a level's edges; also outside.
         attention_weights: (B, Q, M, L, K), each point's weight.
 
     Returns:

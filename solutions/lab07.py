@@ -53,7 +53,7 @@ def grad_attention(
     Args:
         value: (B, S, M, D); the pixels of level 0 row by row, then those of level 1, and so on.
         spatial_shapes: (L, 2), the (H, W) of each level.
-        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
+        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y): 0 and 1 are a level's edges; also outside.
         attention_weights: (B, Q, M, L, K), each point's weight.
         grad_out: (B, Q, M * D), how the loss changes with each number of the output.
 
@@ -88,7 +88,7 @@ def grad_locations(
     Args:
         value: (B, S, M, D); the pixels of level 0 row by row, then those of level 1, and so on.
         spatial_shapes: (L, 2), the (H, W) of each level.
-        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
+        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y): 0 and 1 are a level's edges; also outside.
         attention_weights: (B, Q, M, L, K), each point's weight.
         grad_out: (B, Q, M * D), how the loss changes with each number of the output.
 
@@ -121,7 +121,7 @@ def near_kink(locations: torch.Tensor, shapes: torch.Tensor, tol: float) -> torc
     """Which points lie so near a kink that a step of tol pixels could cross it.
 
     Args:
-        locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
+        locations: (B, Q, M, L, K, 2), each point's (x, y): 0 and 1 are a level's edges; also outside.
         shapes: (L, 2), the (H, W) of each level.
         tol: pixels.
 
@@ -147,7 +147,7 @@ def grad_value(
     Args:
         value: (B, S, M, D); the pixels of level 0 row by row, then those of level 1, and so on.
         spatial_shapes: (L, 2), the (H, W) of each level.
-        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
+        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y): 0 and 1 are a level's edges; also outside.
         attention_weights: (B, Q, M, L, K), each point's weight.
         grad_out: (B, Q, M * D), how the loss changes with each number of the output.
 
@@ -180,7 +180,7 @@ def all_gradients(
     Args:
         value: (B, S, M, D); the pixels of level 0 row by row, then those of level 1, and so on.
         spatial_shapes: (L, 2), the (H, W) of each level.
-        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y) from 0 to 1.
+        sampling_locations: (B, Q, M, L, K, 2), each point's (x, y): 0 and 1 are a level's edges; also outside.
         attention_weights: (B, Q, M, L, K), each point's weight.
         grad_out: (B, Q, M * D), how the loss changes with each number of the output.
 

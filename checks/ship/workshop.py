@@ -4,7 +4,6 @@ Everything that runs the learner's operator asks first whether it passes its che
 """
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from checks.ship import models as wild
 from msda_core import device
 from msda_core.bench import operator as bench
 from msda_core.figures import detector
-from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, Picture, new_figure
+from msda_core.figures.picture import BLUE, GREY, ORANGE, Picture, new_figure
 
 __all__ = [
     "BAD_CALLS",
@@ -35,7 +34,6 @@ __all__ = [
     "open_ground",
     "pillars",
     "race_in_notebook",
-    "ring",
     "train_in_notebook",
     "what_is_said",
 ]
@@ -88,29 +86,6 @@ def _trusting(value, spatial_shapes, level_start_index, sampling_locations, atte
     B, S, M, D = value.shape
     _, Q, _, L, K, _ = sampling_locations.shape
     value.contiguous(), spatial_shapes.contiguous(), attention_weights.contiguous()
-
-
-def ring(heads: int, points: int) -> Picture:
-    """Where a new layer's points are, in pixels from the query's own place."""
-    figure, ax = new_figure(5.2, 4.6)
-    colours = (BLUE, ORANGE, GREEN, PURPLE, GREY)
-    for head in range(heads):
-        angle = 2 * math.pi * head / heads
-        x, y = math.cos(angle), math.sin(angle)
-        scale = max(abs(x), abs(y))
-        steps = range(1, points + 1)
-        xs, ys = [x / scale * k for k in steps], [y / scale * k for k in steps]
-        ax.plot([0, *xs], [0, *ys], color=colours[head % 5], lw=1, marker="o", markersize=6, markevery=list(steps))
-        ax.annotate(str(head), (xs[-1], ys[-1]), xytext=(6, 3), textcoords="offset points")
-    ax.plot(0, 0, "+", color="black", markersize=14)
-    reach = points + 1
-    ax.set(xlim=(-reach, reach), ylim=(reach, -reach), xlabel="x (pixels)", ylabel="y (pixels)", aspect="equal")
-    ax.set_title("a new layer: head m looks in direction 2πm / M", fontsize=10)
-    return Picture(
-        figure,
-        f"{heads} heads with {points} points each around the query's place. Head 0 looks to the right; the heads' directions "
-        f"divide the circle evenly, and the farthest points lie on a square {points} pixels from the centre.",
-    )
 
 
 # ------------------------------------------------------------------------------------------------- suite and export

@@ -1,8 +1,10 @@
 """Figures about reading between pixels (lab 01)."""
 
+import math
 from collections.abc import Sequence
 
 import torch
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
@@ -10,10 +12,19 @@ from torch.nn.functional import adaptive_avg_pool2d
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Picture, new_figure, photograph
 from msda_core.reference import bilinear_sample
 
-__all__ = ["attention_cost", "border_fade", "corner_areas", "eye_patch", "points_over_pyramid", "pyramid"]
+__all__ = [
+    "attention_cost",
+    "border_fade",
+    "corner_areas",
+    "eye_patch",
+    "points_over_pyramid",
+    "pyramid",
+    "ring",
+]
 
 CORNER_COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 CORNER_HATCHES = ("//", "\\\\", "..", "xx")
+DOT = 1400  # square points of a dot whose weight is 1
 
 
 def eye_patch(size: int = 6) -> Tensor:
@@ -23,51 +34,72 @@ def eye_patch(size: int = 6) -> Tensor:
 
 
 def corner_areas(image: Tensor, x: float, y: float) -> Picture:
-    """A point in a patch, its four pixels, and each pixel's weight drawn as the rectangle opposite to it.
+    """A point in a patch, the cell between its four pixels, enlarged, and each pixel's weight as the rectangle opposite to it.
 
     Args:
         image: (H, W, 3), values from 0 to 1.
         x, y: pixel coordinates.
     """
     H, W, _ = image.shape
-    figure, (left, right) = new_figure(9, 4.2, ncols=2, width_ratios=(1.25, 1))
-    left.imshow(image.numpy(), extent=(-0.5, W - 0.5, H - 0.5, -0.5), interpolation="nearest")
+    figure, (left, cell, right) = new_figure(10.5, 3.9, ncols=3, width_ratios=(0.8, 1.35, 0.95))
     x0, y0 = int(torch.tensor(x).floor()), int(torch.tensor(y).floor())
     fx, fy = x - x0, y - y0
     corners = ((x0, y0), (x0 + 1, y0), (x0, y0 + 1), (x0 + 1, y0 + 1))
     weights = ((1 - fx) * (1 - fy), fx * (1 - fy), (1 - fx) * fy, fx * fy)
+    inside = [0 <= i < W and 0 <= j < H for i, j in corners]
+
+    left.imshow(image.numpy(), extent=(-0.5, W - 0.5, H - 0.5, -0.5), interpolation="nearest")
+    left.add_patch(Rectangle((x0, y0), 1, 1, facecolor="none", edgecolor="black", linewidth=3.5))
+    left.add_patch(Rectangle((x0, y0), 1, 1, facecolor="none", edgecolor="white", linewidth=1.5))
+    left.plot(x, y, "+", color="white", markersize=13, markeredgewidth=4)
+    left.plot(x, y, "+", color="black", markersize=11, markeredgewidth=1.5)
+    left.set(xlim=(-1.6, W + 1.6), ylim=(H + 1.6, -1.6), xlabel="x", ylabel="y", title=f"the point ({x:.2f}, {y:.2f})")
+
     # The rectangle between the point and the opposite corner has exactly the corner's weight as its area.
     areas = ((x, y, 1 - fx, 1 - fy), (x0, y, fx, 1 - fy), (x, y0, 1 - fx, fy), (x0, y0, fx, fy))
-    for (i, j), colour, hatch, area in zip(corners, CORNER_COLOURS, CORNER_HATCHES, areas):
-        left.add_patch(
-            Rectangle(area[:2], area[2], area[3], facecolor=colour, alpha=0.45, hatch=hatch, edgecolor="white")
+    white = dict(boxstyle="round,pad=0.15", facecolor="white", edgecolor="none")
+    for (ax, ay, wide, high), colour, hatch, weight, name in zip(
+        areas, CORNER_COLOURS, CORNER_HATCHES, weights, "abcd"
+    ):
+        cell.add_patch(Rectangle((ax, ay), wide, high, facecolor=colour, alpha=0.75, hatch=hatch, edgecolor="white"))
+        if wide > 0.16 and high > 0.1:
+            text = f"{name} {weight:.2f}" if wide > 0.26 else name
+            cell.text(ax + wide / 2, ay + high / 2, text, ha="center", va="center", fontsize=10, bbox=white)
+    for (i, j), colour, there, name in zip(corners, CORNER_COLOURS, inside, "abcd"):
+        face = image[j, i].tolist() if there else "white"
+        at = (i - 0.27 if i == x0 else i, j - 0.27 if j == y0 else j)  # outside the cell, which it would hide
+        cell.add_patch(
+            Rectangle(at, 0.27, 0.27, facecolor=face, edgecolor=colour, linewidth=3, hatch="" if there else "xx")
         )
-        left.plot(i, j, "o", color=colour, markersize=11, markeredgecolor="white", markeredgewidth=1.5)
-    left.plot(x, y, "+", color="white", markersize=16, markeredgewidth=3)
-    left.plot(x, y, "+", color="black", markersize=14, markeredgewidth=1.5)
-    left.set(
-        xlim=(-1.6, W + 1.6),
-        ylim=(H + 1.6, -1.6),
-        xlabel="x (column)",
-        ylabel="y (row)",
-        title=f"the point ({x:.2f}, {y:.2f})",
-    )
-    names = [f"pixel ({i}, {j})" + ("" if 0 <= i < W and 0 <= j < H else "\noutside: zero") for i, j in corners]
+        cell.text(
+            i - 0.3 if i == x0 else i + 0.3, at[1] + 0.13, f"{name} ({i}, {j})" + ("" if there else "\noutside"),
+            ha="right" if i == x0 else "left", va="center", fontsize=9,
+        )  # fmt: skip
+    cell.plot(x, y, "+", color="white", markersize=18, markeredgewidth=5, zorder=4)
+    cell.plot(x, y, "+", color="black", markersize=16, markeredgewidth=2, zorder=5)
+    cell.set(xlim=(x0 - 0.85, x0 + 1.85), ylim=(y0 + 1.32, y0 - 0.32), xticks=[], yticks=[], aspect="equal")
+    cell.spines[:].set_visible(False)
+    cell.set_title("its cell: a's share lies opposite to a")
+
+    names = [
+        f"{name}: ({i}, {j})" + ("" if there else "\nis zero") for name, (i, j), there in zip("abcd", corners, inside)
+    ]
     bars = right.barh(range(4), weights, color=CORNER_COLOURS, edgecolor="white")
     for bar, hatch, weight in zip(bars, CORNER_HATCHES, weights):
         bar.set_hatch(hatch)
         right.text(weight + 0.02, bar.get_y() + bar.get_height() / 2, f"{weight:.3f}", va="center")
     sample = bilinear_sample(image, x, y)
-    right.set(yticks=range(4), yticklabels=names, xlim=(0, 1.2), title="weights = areas; they sum to 1")
-    right.invert_yaxis()
-    right.add_patch(
-        Rectangle(
-            (0.78, 0.02), 0.2, 0.16, transform=right.transAxes, facecolor=sample.clamp(0, 1).tolist(), edgecolor="black"
-        )
+    right.set(yticks=range(4), yticklabels=names, xlim=(0, 1.25), ylim=(4.4, -0.6), xticks=[0, 0.5, 1])
+    right.set_title("weights = areas; sum: 1")
+    right.add_patch(Rectangle((0.75, 3.65), 0.4, 0.62, facecolor=sample.clamp(0, 1).tolist(), edgecolor="black"))
+    right.text(0.7, 3.96, "the sample", ha="right", va="center")
+    text = ", ".join(f"pixel ({i}, {j}){'' if there else ' (outside, zero)'} {weight:.3f}"
+                     for (i, j), there, weight in zip(corners, inside, weights))  # fmt: skip
+    return Picture(
+        figure,
+        f"The point ({x:.2f}, {y:.2f}) over a patch of {W} by {H} pixels, and the square between the centres of its four "
+        f"pixels, cut by the point into four rectangles. Weights: {text}.",
     )
-    right.text(0.76, 0.1, "the sample", transform=right.transAxes, ha="right", va="center")
-    text = ", ".join(f"{name.splitlines()[0]} {weight:.3f}" for name, weight in zip(names, weights))
-    return Picture(figure, f"The point ({x:.2f}, {y:.2f}) over a patch of {W} by {H} pixels. Weights: {text}.")
 
 
 def border_fade(row: Sequence[float], x: float) -> Picture:
@@ -115,24 +147,55 @@ def points_over_pyramid(
         images: L images (H, W, 3).
         reference: the query's own (x, y), from 0 to 1.
         locations: (L, K, 2), (x, y) from 0 to 1.
-        weights: (L, K), the attention weights; drawn as the size of a dot.
+        weights: (L, K), the attention weights; drawn as the area of a dot.
     """
     figure, axes = new_figure(10, 3.6, ncols=len(images))
     for level, (image, ax) in enumerate(zip(images, axes)):
         H, W, _ = image.shape
         ax.imshow(image.numpy(), interpolation="nearest")
         x, y = locations[level, :, 0] * W - 0.5, locations[level, :, 1] * H - 0.5
-        ax.scatter(x, y, s=40 + 900 * weights[level], facecolor=ORANGE, edgecolor="black", alpha=0.85, linewidth=1)
+        ax.scatter(x, y, s=DOT * weights[level], facecolor=ORANGE, edgecolor="black", alpha=0.85, linewidth=1)
         ax.plot(reference[0] * W - 0.5, reference[1] * H - 0.5, "+", color="white", markersize=15, markeredgewidth=3)
         ax.plot(reference[0] * W - 0.5, reference[1] * H - 0.5, "+", color=RED, markersize=13, markeredgewidth=1.8)
         ax.set(title=f"level {level}: {H} × {W}", xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
-    figure.supxlabel("cross: the query's own place; dots: the points it reads, larger where the weight is", fontsize=9)
     L, K = weights.shape
+    least, most = weights.min().item(), weights.max().item()
+    sizes = [
+        Line2D([], [], marker="o", linestyle="none", color=ORANGE, markeredgecolor="black", markersize=(DOT * w) ** 0.5,
+               label=f"weight {w:.2f}")
+        for w in (most, (least + most) / 2, least)
+    ]  # fmt: skip
+    cross = Line2D([], [], marker="+", linestyle="none", color=RED, markersize=12, markeredgewidth=1.8)
+    cross.set_label("the query's own place")
+    figure.legend(handles=[cross, *sizes], loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return Picture(
         figure,
         f"One query at ({reference[0]:.2f}, {reference[1]:.2f}) and its {K} points on each of {L} levels of a photograph. "
-        "The same distance in pixels reaches further on a coarser level. Larger dots weigh more.",
+        f"The same distance in pixels reaches further on a coarser level. A dot's area is its weight, {least:.2f} to {most:.2f}.",
+    )
+
+
+def ring(heads: int, points: int) -> Picture:
+    """Where a new layer's points are, in pixels from the query's own place."""
+    figure, ax = new_figure(5.2, 4.6)
+    colours = (BLUE, ORANGE, GREEN, PURPLE, GREY)
+    for head in range(heads):
+        angle = 2 * math.pi * head / heads
+        x, y = math.cos(angle), math.sin(angle)
+        scale = max(abs(x), abs(y))
+        steps = range(1, points + 1)
+        xs, ys = [x / scale * k for k in steps], [y / scale * k for k in steps]
+        ax.plot([0, *xs], [0, *ys], color=colours[head % 5], lw=1, marker="o", markersize=6, markevery=list(steps))
+        ax.annotate(str(head), (xs[-1], ys[-1]), xytext=(6, 3), textcoords="offset points")
+    ax.plot(0, 0, "+", color="black", markersize=14)
+    reach = points + 1
+    ax.set(xlim=(-reach, reach), ylim=(reach, -reach), xlabel="x (pixels)", ylabel="y (pixels)", aspect="equal")
+    ax.set_title("a new layer: head m looks in direction 2πm / M", fontsize=10)
+    return Picture(
+        figure,
+        f"{heads} heads with {points} points each around the query's place. Head 0 looks to the right; the heads' directions "
+        f"divide the circle evenly, and the farthest points lie on a square {points} pixels from the centre.",
     )
 
 

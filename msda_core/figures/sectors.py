@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
@@ -42,7 +43,8 @@ class Gpu(NamedTuple):
     Attributes:
         name: as in `msda_core.machine.GPUS`; sms: its multiprocessors, each with an L1 of its own.
         dram: bytes a second from DRAM; l1: bytes a second from all L1 caches together;
-        flops: float32 multiplications and additions a second; l2: bytes of L2.
+        flops: float32 multiplications and additions a second; l2: bytes of L2;
+        l2_copy: bytes a second of a copy that stays in L2, loads and stores together, 0 where nobody measured it.
     """
 
     name: str
@@ -51,11 +53,20 @@ class Gpu(NamedTuple):
     l1: float
     flops: float
     l2: int
+    l2_copy: float = 0.0
 
 
 #: The machine's data sheet constants. L1 hands out 128 bytes a clock and multiprocessor on all of these.
 GPUS: dict[str, Gpu] = {
-    name: Gpu(name, card.sms, card.dram, card.sms * 128 * card.clock * 1e9, card.flops["fp32"], card.l2)
+    name: Gpu(
+        name,
+        card.sms,
+        card.dram,
+        card.sms * 128 * card.clock * 1e9,
+        card.flops["fp32"],
+        card.l2,
+        card.l2_bandwidth if name == "H200" else 0.0,
+    )
     for name, card in CARDS.items()
     if name in ("H200", "H100", "A100", "RTX 4090")
 }
@@ -126,7 +137,7 @@ def corner_pixels(locations: Tensor, shapes: Sequence[tuple[int, int]]) -> Tenso
 
 
 def warp_map(stride: int, offset: int, itemsize: int, lanes: int = 32) -> Picture:
-    """What one request of a warp reads and what it fetches, drawn on memory: one column a line of 128 bytes.
+    """What one request of a warp reads and what it fetches, drawn on memory: rows of lines, 128 bytes each, four sectors a line.
 
     Args:
         stride: elements from lane to lane.
@@ -137,32 +148,51 @@ def warp_map(stride: int, offset: int, itemsize: int, lanes: int = 32) -> Pictur
     addresses = [offset + stride * itemsize * lane for lane in range(lanes)]
     fetched = sorted({s for a in addresses for s in range(a // SECTOR, (a + itemsize - 1) // SECTOR + 1)})
     useful, delivered = len(set(addresses)) * itemsize, SECTOR * len(fetched)
-    figure, (axes, bar) = new_figure(10, 4.0, ncols=2, width_ratios=(9, 1))
-    for s in fetched:
+    lines = addresses[-1] // 128 + 1
+    across = 1 if lines <= 4 else 2 if lines <= 8 else 4 if lines <= 16 else 8  # lines side by side
+    down = max(2, -(-lines // across))
+    figure, (axes, bar) = new_figure(10, 1.7 + 0.32 * down, ncols=2, width_ratios=(9, 1))
+    place = lambda byte: (byte // 128 % across * 136 + byte % 128, byte // 128 // across)  # noqa: E731
+    for sector in range(4 * across * down):
+        x, y = place(sector * SECTOR)
+        came = sector in fetched
         axes.add_patch(
-            Rectangle((s // 4 + 0.06, s % 4 * SECTOR + 1), 0.88, SECTOR - 2, facecolor="#fbe3bd", edgecolor=ORANGE)
+            Rectangle(
+                (x + 0.6, y + 0.1),
+                SECTOR - 1.2,
+                0.8,
+                facecolor="#fbe3bd" if came else "white",
+                edgecolor=ORANGE if came else "#dfe5ec",
+                linewidth=1.4 if came else 0.8,
+            )  # fmt: skip
         )
     for lane, a in enumerate(addresses):
-        axes.add_patch(
-            Rectangle((a // 128 + 0.14, a % 128 + 0.3), 0.72, itemsize - 0.6, facecolor=BLUE, edgecolor="none")
-        )
-        if itemsize >= 4:
-            name = lane if stride else "all"
-            middle = (a // 128 + 0.5, a % 128 + itemsize / 2 + 0.2)
-            axes.text(*middle, name, ha="center", va="center_baseline", fontsize=5.5, color="white")
-    columns = max(34, addresses[-1] // 128 + 2)
+        x, y = place(a)
+        width = min(itemsize, 128 - a % 128)
+        axes.add_patch(Rectangle((x + 0.25, y + 0.2), width - 0.5, 0.6, facecolor=BLUE, edgecolor="none"))
+        if width < itemsize:  # an element across the border of a line goes on in the next
+            x2, y2 = place(a + width)
+            axes.add_patch(
+                Rectangle((x2 + 0.25, y2 + 0.2), itemsize - width - 0.5, 0.6, facecolor=BLUE, edgecolor="none")
+            )
+        if across == 1 and itemsize >= 4:
+            axes.text(
+                x + width / 2, y + 0.52, lane if stride else "all", ha="center", va="center", fontsize=6, color="white"
+            )
     axes.set(
-        xlim=(0, columns),
-        ylim=(128, 0),
-        yticks=range(0, 129, 32),
-        xlabel="line of 128 bytes",
-        ylabel="byte in the line",
+        xlim=(-1, 136 * across - 7),
+        ylim=(down, 0),
+        xticks=[136 * n + 32 * s for n in range(across) for s in range(4 if across < 4 else 1)],
+        xlabel="byte of the line"
+        if across == 1
+        else f"{across} lines of 128 bytes side by side; a box is a sector of 32",
         title=f"{lanes} lanes, {stride * itemsize} bytes apart: {len(fetched)} sector{'s' * (len(fetched) > 1)}",
     )
-    axes.set_yticks([16, 48, 80, 112], [f"sector {i}" for i in range(4)], minor=True, color=GREY, fontsize=8)
-    axes.tick_params(axis="y", which="minor", length=0, pad=22)
-    axes.grid(axis="y", color="#dfe5ec")
-    axes.set_axisbelow(True)
+    axes.set_xticklabels([32 * s for n in range(across) for s in range(4)] if across < 4 else [0] * across, fontsize=8)
+    axes.set_yticks([n + 0.5 for n in range(down)], [f"{128 * across * n:,}" for n in range(down)], fontsize=8)
+    axes.set_ylabel("first byte of the row")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
     bar.bar([0], [delivered], color="#fbe3bd", edgecolor=ORANGE)
     bar.bar([0], [useful], color=BLUE)
     bar.set(xticks=[], ylim=(0, max(32 * 34, delivered)), yticks=[], title=f"{100 * useful / delivered:.3g}%\nuseful")
@@ -368,39 +398,54 @@ def roofline_plot(gpu: Gpu, calls: Mapping[str, tuple[tuple[int, int], int, floa
 
     Args:
         gpu: whose.
-        calls: label → ((compulsory, requested) bytes, operations, measured microseconds or None).
+        calls: label → ((compulsory, requested) bytes, operations, measured microseconds or None). A time is a warm one.
     """
-    figure, axes = new_figure(8.5, 4.4)
+    figure, axes = new_figure(9, 5.0)
     intensity = np.logspace(-1, 3, 200)
     low, high = gpu.dram / 1e12 * 0.05, gpu.flops / 1e12 * 2  # below the lower roof there is room for its name
-    slope = np.degrees(np.arctan2(3.6 / np.log10(high / low), 7.4 / 4))  # of the roofs, on axes of 7.4 by 3.6 inches
-    for rate, colour, style, name in ((gpu.dram, BLUE, "-", "DRAM"), (gpu.l1, GREEN, "--", "all L1")):
+    slope = np.degrees(np.arctan2(3.6 / np.log10(high / low), 7.9 / 4))  # of the roofs, on axes of 7.9 by 3.6 inches
+    roofs = [(gpu.dram, BLUE, "-", "DRAM"), (gpu.l1, GREEN, "--", "all L1")]
+    if gpu.l2_copy:
+        roofs.insert(1, (gpu.l2_copy, PURPLE, "-.", "L2, as a copy has it,"))
+    for rate, colour, style, name in roofs:
         roof = np.minimum(intensity * rate, gpu.flops) / 1e12
         axes.loglog(intensity, roof, style, color=colour, linewidth=2)
         axes.annotate(
-            f"{name}, {rate / 1e12:.1f} TB/s", (0.11, 0.11 * rate / 1e12), (8, 0), textcoords="offset points",
+            f"{name} {rate / 1e12:.1f} TB/s", (0.11, 0.11 * rate / 1e12), (8, 0), textcoords="offset points",
             color=colour, rotation=slope, rotation_mode="anchor", va="top", fontsize=9,
         )  # fmt: skip
     axes.text(950, gpu.flops / 1e12 * 1.1, f"arithmetic, {gpu.flops / 1e12:.0f} TFLOP/s", ha="right", color=GREY)
-    said = []
+    said, handles, measured_any = [], [], False
     for (label, (bytes, flops, measured)), marker in zip(calls.items(), ("o", "s", "^", "D")):
         once, often = flops / bytes[0], flops / bytes[1]
         top = min(once * gpu.dram, often * gpu.l1, gpu.flops) / 1e12
-        axes.plot([once], [once * gpu.dram / 1e12], marker, color=BLUE, markersize=8, markeredgecolor="black")
-        axes.plot([often], [often * gpu.l1 / 1e12], marker, color=GREEN, markersize=8, markeredgecolor="black")
+        for at, rate, colour in ((once, gpu.dram, BLUE), (once, gpu.l2_copy, PURPLE), (often, gpu.l1, GREEN)):
+            if rate:
+                axes.plot([at], [at * rate / 1e12], marker, color=colour, markersize=8, markeredgecolor="black")
+        handles.append(
+            Line2D([], [], marker=marker, linestyle="none", color="white", markeredgecolor="black", label=label)
+        )
         words = (
-            f"{label}: {once:.1f} operations a byte from DRAM, {often:.1f} a byte from L1, at most {top:.1f} TFLOP/s"
+            f"{label}: {once:.1f} operations a byte that has to come once, {often:.1f} a byte from L1, at most {top:.1f} "
+            "TFLOP/s from DRAM"
         )
         if measured:
             reached = flops / measured / 1e6
+            measured_any = True
             axes.plot([once], [reached], marker, color=RED, markersize=9, markeredgecolor="black")
             axes.annotate(
-                f" {label}: measured {measured:g} µs", (once, reached), (7, -4), textcoords="offset points", color=RED
-            )
-            words += f", measured {reached:.1f}"
-        else:
-            axes.annotate(f" {label}", (once, once * gpu.dram / 1e12), (7, -4), textcoords="offset points", color=BLUE)
+                f"{measured:g} µs", (once, reached), (8, -9 if marker == "o" else -3), textcoords="offset points",
+                color=RED, fontsize=9,
+            )  # fmt: skip
+            words += f", measured {reached:.1f} with a warm L2"
         said.append(words)
+    names = {BLUE: "at DRAM's roof, cold", PURPLE: "at L2's, warm", GREEN: "at L1's", RED: "measured, warm"}
+    shown = [BLUE] + [PURPLE] * bool(gpu.l2_copy) + [GREEN] + [RED] * measured_any
+    handles += [
+        Line2D([], [], marker="h", linestyle="none", color=colour, markersize=8, label=names[colour])
+        for colour in shown
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False, fontsize=8)
     axes.set(
         xlim=(0.1, 1000),
         ylim=(low, high),
