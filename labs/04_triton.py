@@ -45,7 +45,7 @@ def _():
     |:---|:---|
     | `x_ptr` | the address of the tensor's first element; nothing about its size or shape |
     | `x_ptr + offs` | a block of addresses, counted in elements |
-    | `tl.load(addresses, mask=m, other=0.0)` | reads where m is true; elsewhere the lane holds `other` |
+    | `tl.load(addresses, mask=m, other=0.0)` | reads where m is true; elsewhere the lane holds `other`. Without `other` it holds anything |
     | `tl.store(addresses, values, mask=m)` | writes where m is true |
     | `BLOCK: tl.constexpr` | known when the kernel is compiled: sizes of blocks must be, and are powers of two |
     | `a < b`, `m & n`, `~m` | lane by lane, true or false; comparisons in parentheses, as in `(a < b) & (c < d)`. Python's `and` and `if` ask one question of a whole block, and a block has no one answer |
@@ -157,6 +157,9 @@ def _():
     mo.md("""
     A kernel is launched over a **grid**: as many programs as are needed, in square brackets before the arguments. This is
     done by a plain function beside the kernel, its **launcher**. The verdict above launches your kernel in the same way.
+    `triton.cdiv(N, BLOCK)` divides and rounds up. One more setting stands among the arguments, `num_warps=4` if you say
+    nothing: how many warps of 32 threads work on a program together. (CUDA calls such a group a **thread block**. `BLOCK` is
+    something else: how many elements there are to share out among them.)
     """)
     return
 
@@ -202,6 +205,9 @@ def _():
     A matrix is cut into **tiles**, and the grid gets two axes. A row of column numbers and a column of row numbers add up
     to a whole tile of offsets: `rows[:, None] * stride_h + columns[None, :] * stride_w`. You know strides from lab 2: with
     them, one kernel serves tensors that lie in memory in any way.
+
+    A grid has up to three axes. Axis 0 takes more than two billion programs; axes 1 and 2 take **65,535** each, on every
+    Nvidia GPU, and a launch with more fails. So what can be many goes on axis 0.
 
     Look at how a tile hangs over the edges, and at where its elements lie in memory.
     """)
@@ -354,6 +360,10 @@ def _():
 
     A program owns BLOCK_Q points and all their channels, a tile (BLOCK_Q, BLOCK_D). Some numbers are per point, others per
     point and channel: `weight[:, None]` stretches the first to the second.
+
+    Two kinds of loops: `for i in range(n)` is a loop on the GPU, and n may be known only when the kernel runs.
+    `for corner in tl.static_range(4)` is written out four times by the compiler, and `corner` is a constant in each copy: good
+    for a few turns that should differ, as `if corner % 2 == 1:`, and costly in code for many.
     """)
     return
 
@@ -427,7 +437,8 @@ def _():
     ## 5 · Longer than a block
 
     A block has a size that is fixed when the kernel is compiled; a row can have any length. So a program walks along its
-    row, block by block, and each lane keeps a sum of its own. At the end `tl.sum` adds the lanes.
+    row, block by block (`for start in range(0, N, BLOCK)`), and each lane keeps a sum of its own. At the end `tl.sum(x, axis=0)`
+    adds the lanes. `tl.max(x, axis=0)` finds the largest of them; of a tile, `axis=1` makes a block with one number a row.
     """)
     return
 
@@ -492,8 +503,11 @@ def _():
 
     `@triton.jit` does not run your function, it reads it. On its first launch with new types and constants the kernel is
     **compiled**: Python's syntax tree becomes Triton's own representation, there the lanes get their places (a *layout*:
-    which thread of which warp holds which elements), then comes PTX, an assembly language for every Nvidia GPU, and at last
-    SASS, the instructions of one particular GPU. All but running it needs no GPU, so you can look at it here.
+    which thread of which warp holds which elements), then comes PTX, and at last SASS, the instructions of one particular GPU.
+    PTX is the assembly language of a *virtual* GPU: one language, but a listing names its target, and newer targets have
+    instructions that older ones lack. The target is a **compute capability**: 9.0, written SM 9.0 or sm_90, is Hopper, the
+    generation of H100 and H200; 8.0 is Ampere (A100), 8.9 Ada (RTX 40), 10.0 Blackwell (B200). All but running it needs no
+    GPU, so you can look at it here.
 
     This is also why your verdicts have a line "a GPU's compiler accepts it": the interpreter, which runs your kernel on the
     CPU, lets you use all of Python. The compiler does not.
@@ -504,7 +518,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     guess_loads = checks.predict(
-        "A program of 4 warps adds blocks of 1024 float32. A thread can read at most 16 bytes at once. How many load instructions does one thread need for its share of x?",
+        "A program of 4 warps adds blocks of 1024 float32. On an H200 a thread reads at most 16 bytes at once. How many load instructions does one thread need for its share of x?",
         ["8", "2", "1"],
     )
     guess_loads
@@ -519,7 +533,7 @@ def _(guess_loads):
         because={
             "8": "1024 elements over 128 threads are 8 elements each, that is right. But neighbours in memory travel together, four float32 in one instruction.",
             "2": "1024 elements over 128 threads are 8 each, 32 bytes: two instructions of 16 bytes.",
-            "1": "8 elements of 4 bytes are 32 bytes a thread, and one instruction moves at most 16.",
+            "1": "8 elements of 4 bytes are 32 bytes a thread, and one instruction moves at most 16 here. (From SM 10.0 on there are loads of 32 bytes.)",
         },
     )
     return
@@ -546,7 +560,11 @@ def _(ptx_block, ptx_length):
             [
                 mo.md(f"**Your kernel, compiled for SM {_chosen.target // 10}.{_chosen.target % 10}**, with {_chosen.num_warps} warps a program:"),
                 programs.load_widths(list(_lowered), _counts, _widths, int(ptx_block.value)),
-                mo.md(f"One thread uses {_chosen.registers} registers. The stages of this kernel, from top to bottom:"),
+                mo.md(
+                    f"One thread uses {_chosen.registers} **registers**, its own storage for numbers of 32 bits. There are 65,536 "
+                    "in a multiprocessor and at most 255 for a thread: the more each uses, the fewer threads fit. The stages of "
+                    "this kernel, from top to bottom:"
+                ),
                 mo.accordion(
                     {_stage: mo.md(f"```text\n{_text}\n```") for _stage, _text in programs.listings(_chosen).items()},
                     multiple=True,
@@ -587,9 +605,13 @@ def _():
     mo.md("""
     ## Stretch · Softmax, and how often memory is read
 
-    Attention weights come out of a softmax. A row can be longer than a block, so the program walks along it: once for the
-    largest number, once for the sum, once to write. The score is how often each element is read from memory. Three walks
-    are straightforward; fewer are possible.
+    Attention weights come out of a softmax: exp of each number, divided by the sum of all of them. A row can be longer than a
+    block, so the program walks along it: once for the largest number, once for the sum, once to write. The score is how often
+    each element is read from memory. Three walks are straightforward; fewer are possible.
+
+    What you need: `tl.exp(x)`, lane by lane; `tl.maximum(a, b)`, the larger of the two in each lane, and `tl.max(x, axis=0)`,
+    the largest of a block; `tl.full([BLOCK], float("-inf"), tl.float32)`, a block of one number, to begin a maximum with. A lane
+    past the end should not win the maximum: `other=float("-inf")` sees to that, and its exp is 0.
     """)
     return
 

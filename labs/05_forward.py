@@ -147,7 +147,7 @@ def _(guess_nan):
         because={
             "0": "So it is with numbers. But the weight comes from x, so it is no number either, and NaN times 0 is NaN.",
             "not a number": "The weight comes from x, so it is NaN, and NaN times 0 is NaN: one bad point spoils all channels of its query. The weight has to be tested too.",
-            "nothing, the program stops": "Floating point never stops. The NaN goes on into the sum, and from there into the loss.",
+            "nothing, the program stops": "Floating point never stops. The NaN goes on into the sum, and from there into everything that is computed from it.",
         },
     )
     return
@@ -196,8 +196,10 @@ def _():
     | `attn_ptr` | (B, Q, M, L, K) | half of that |
     | `out_ptr` | (B, Q, M, D) | `((b * Q + q) * M + m) * D` |
 
-    They may hold 16-bit numbers. Loading one gives a block of its own dtype, and what you compute with it stays in that
-    dtype, until you say `.to(tl.float32)`.
+    They may hold 16-bit numbers, of which there are two kinds: **float16** has 11 bits of precision and ends at 65,504,
+    **bfloat16** has 8 and the range of float32. Loading one gives a block of its own dtype, and `+`, `-` and `*` of two such
+    blocks, or of one and a number, round to it again. (`/` gives float32, and so does a bfloat16 block times a block of integers:
+    do not rely on such rules.) Say `.to(tl.float32)` as soon as it is loaded.
     """)
     return
 
@@ -376,8 +378,9 @@ def _():
     mo.md("""
     ## 4 · Right, and wasteful?
 
-    Two kernels can give the same numbers and ask memory for very different amounts. Everything comes in sectors of 32
-    bytes, used or not. Your kernel reads three kinds of things: pixels, locations and weights.
+    Two kernels can give the same numbers and ask memory for very different amounts. Each request of a warp asks L1 for
+    sectors of 32 bytes, used or not; what L1 does not have goes on to L2. Your kernel reads three kinds of things: pixels,
+    locations and weights.
     """)
     return
 
@@ -418,7 +421,7 @@ def _():
 @app.cell(hide_code=True)
 def _(guess_waste, line_block, line_warps):
     if device.NO_TRITON or guess_waste.value is None:
-        line_report, _shown = None, mo.md("*What each line fetches and uses shows here after your prediction.*")
+        line_report, _shown = None, mo.md("*What each line asks for and uses shows here after your prediction.*")
     else:
         _kernel, _whose = checks.stand_in("05.msda_fwd_kernel", lambda: msda_fwd_kernel)
         line_report = forward.profile_kernel(_kernel, line_block.value, line_warps.value)
@@ -440,8 +443,9 @@ def _(line_report, line_tensor):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Your launcher has a score: the sectors it requests for one small call, counted by the machine of lab 3. There is no end
-    to it. Here it is among others, on this machine only.
+    Your launcher has a score: the sectors it asks L1 for in one small call, counted by the machine of lab 3. Here it is among
+    others, on this machine only. It is not a time: a sector that L1 holds costs little, and what else costs time is the first
+    question of lab 6.
     """)
     return
 
@@ -457,8 +461,8 @@ def _():
     mo.md("""
     ## What it means
 
-    You wrote the operator's forward kernel, and it is right in every dtype, at every edge, with every pyramid. Its pixel
-    loads are as good as they get; what it wastes, it wastes on locations and weights. How one program is cut, and what it
+    You wrote the operator's forward kernel, and it is right in every dtype, at every edge, with every pyramid. Its pixels come
+    in whole sectors; the sectors of which it uses little are those of locations and weights. How one program is cut, and what it
     holds at once, is the subject of the next lab, and so is the question whether fewer sectors are also less time.
     """)
     return
@@ -469,8 +473,9 @@ def _():
     mo.md("""
     ## Stretch · Softmax on the way
 
-    In a model the attention weights come from a softmax over a query's points, which writes them to memory only for your
-    kernel to read them again. Take the logits instead. The score is how many sectors you request.
+    In a model the attention weights come from a softmax over the points of a query's head, which writes them to memory only
+    for your kernel to read them again. Take the **logits** instead, the numbers that go into a softmax. The score is how many
+    sectors you ask for.
     """)
     return
 

@@ -21,8 +21,8 @@ def _():
     checks.header(
         "06",
         able=[
-            "say on paper what a way of cutting a kernel will cost, before you run it",
-            "write the forward kernel so that what it fetches it uses, in few and wide requests",
+            "say on paper what a way of cutting a kernel will ask for, and which of its costs decides",
+            "write the forward kernel so that what it asks for it uses, in few and wide requests",
             "time a launch without being fooled by dispatch, clocks, caches or bad luck",
         ],
         minutes=60,
@@ -50,7 +50,8 @@ def _():
     ## Who owns what?
 
     The same sums can be dealt out to lanes in different ways. The classic CUDA kernel gives each lane **one number of the
-    result**. One could give each lane **one point**. Yours from lab 5 gives a program **a block of queries**. All add
+    result**. One could give each lane **one point**; then several lanes add to one number of the result, and need additions
+    that do not get in each other's way (**atomics**, lab 8). Yours from lab 5 gives a program **a block of queries**. All add
     up the same products and need the same bytes. What they *ask for*, and what they compute again, is another matter.
     """)
     return
@@ -72,7 +73,7 @@ def _(guess_tiling):
         guess_tiling,
         right="one lane per point",
         because={
-            "one lane per number": "It issues most requests for locations and weights, since every channel of a row asks for the same ones again. But neighbouring lanes want neighbouring channels, so its rows come in whole sectors.",
+            "one lane per number": "It issues most requests: a warp has the 32 channels of one query and head, and asks once for every single number, weight, x and y. But its lanes share a sector where they read the same, and lie side by side in a row: few sectors a request.",
             "one lane per point": "Each lane walks along a row of its own, one channel at a time: every request touches up to 32 sectors and uses one number of each. And its sums meet in memory, by atomics.",
             "one program per block of queries": "Its rows are read whole. Only locations and weights are wasted: a point at a time, each query's in another sector.",
         },
@@ -102,9 +103,10 @@ def _(guess_tiling, lab05_file, tilings_dtype, tilings_shown):
             [
                 _picture,
                 mo.md(
-                    f"Rows of value come in whole sectors, in both dtypes. A location is two numbers and a weight one, and they "
-                    f"cost a sector each all the same: with a block of queries, **{_share:.0%}** of what is asked for in "
-                    f"{tilings_dtype.value} is parameters. Take `point` out to see it."
+                    f"Asked of L1, that is; how much of it goes on to L2 is another question. Rows of value come in whole "
+                    "sectors, in both dtypes. A location is two numbers and a weight one, and they cost a sector each all the "
+                    f"same: with a block of queries, **{_share:.0%}** of what is asked for in {tilings_dtype.value} is parameters. "
+                    "Take `point` out to see it."
                 ),
             ]
         )
@@ -115,10 +117,90 @@ def _(guess_tiling, lab05_file, tilings_dtype, tilings_shown):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
+    ## Where does the time go?
+
+    All but `point` ask for about as many sectors. So are they about as fast? These kernels, and the one that this project
+    ships (`shipped`, of the kind you are about to write), ran on an H200 under Nsight Compute, at full size: the call of a
+    decoder, with a few hundred queries, and that of an encoder, where every pixel of the pyramid is a query.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    guess_time = checks.predict(
+        "In the encoder's call, in float16, `query` and `shipped` ask L1 for the same 29 million sectors, and `query` reads fewer from L2. Which of them is faster?",
+        ["`query`: it needs less from L2", "`shipped`", "they are equal: they ask for the same"],
+    )
+    guess_time
+    return (guess_time,)
+
+
+@app.cell(hide_code=True)
+def _(guess_time):
+    _profile = {row["kernel"]: row for row in speed.profiled("encoder", "float16")}
+    _times = f"{_profile['query']['us']:g} and {_profile['shipped']['us']:g} µs"
+    _code = f"{_profile['query']['instructions'] / 1e6:g} and {_profile['shipped']['instructions'] / 1e6:g} million"
+    checks.reveal(
+        guess_time,
+        right="`shipped`",
+        because={
+            "`query`: it needs less from L2": f"So it does, and takes longer: {_times}. L2 is busy a fifth of the time. It is not what anybody waits for.",
+            "`shipped`": f"{_times}. It has wider loads, so {_code} instructions of warps do the same. The issue slots are nearly full in both.",
+            "they are equal: they ask for the same": f"{_times}. Sectors are not all that costs time: {_code} instructions of warps are issued.",
+        },
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    profiled_call = mo.ui.dropdown(list(speed.PROFILED), value="encoder, float16", label="call")
+    profiled_call
+    return (profiled_call,)
+
+
+@app.cell(hide_code=True)
+def _(guess_time, profiled_call):
+    (
+        mo.md("*What an H200 counted shows here after your prediction.*")
+        if guess_time.value is None
+        else speed.where_the_time_goes(*speed.PROFILED[profiled_call.value])
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(guess_time):
+    (
+        mo.md("*What it means shows here after your prediction.*")
+        if guess_time.value is None
+        else mo.md(f"""
+    Look at all three calls, and hold each panel against the first. Three things decide, one after another:
+
+    1. **Sectors, where lanes do not lie side by side.** `point` asks for ten times as many as anybody else, most of them go
+       on to L2, and it takes ten times as long, with the issue slots idle.
+    2. **Instructions, where enough warps are there.** In the encoder's call, time is the number of instructions of warps,
+       and almost nothing else: {speed.rates("encoder", "float16")} of them are issued in a microsecond. Requests are the part
+       of them that memory has to answer, and a wide load is one where narrow ones are four.
+    3. **Waiting, where they are not.** In the decoder's call issue slots are busy {speed.busy("decoder", "float16")} of the
+       time. There are too few programs to hide every wait, so it counts how many bytes each has under way.
+
+    Sectors alone would have ranked `query` and `shipped` as equals, and what goes through L2 would have ranked them the wrong
+    way round.
+    """)
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
     ## Occupancy is a proxy
 
-    A multiprocessor hides the wait for memory by switching to another warp. So more warps are better? How many fit is
-    called occupancy, and registers limit it: a multiprocessor has 65,536 of them for up to 64 warps of 32 lanes.
+    A multiprocessor hides the wait for memory by switching to another warp. So more warps are better? How many fit, of those
+    that could, is called **occupancy**, and registers limit it: an H200's multiprocessor has 65,536 of them for up to 64 warps
+    of 32 lanes (48 warps on many other GPUs). With 64 registers a lane, 32 warps fit; with 128, 16.
     """)
     return
 
@@ -126,7 +208,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     guess_occupancy = checks.predict(
-        "An encoder's call, with programs enough to fill every multiprocessor. The compiler is told to use at most 64 registers a lane, so that more warps fit. What happens to the time?",
+        "A kernel that holds many points at once needs more than 80 registers a lane. The compiler is told to make do with 64, so that more warps fit. An encoder's call has programs enough for all of them. What happens to the time?",
         ["it gets shorter", "nothing", "it gets longer"],
     )
     guess_occupancy
@@ -139,9 +221,9 @@ def _(guess_occupancy):
         guess_occupancy,
         right="it gets longer",
         because={
-            "it gets shorter": "More warps fit, yes. But what no longer fits into registers is spilled to memory, and each warp has fewer loads in flight.",
-            "nothing": "The kernel waits for memory, so one might think so. But it now also waits for its own spilled registers.",
-            "it gets longer": "What no longer fits into registers is spilled, and a lane with fewer registers has fewer loads in flight. What hides latency is bytes in flight; warps are only one way to have them.",
+            "it gets shorter": "More warps fit, yes. But what no longer fits into registers is **spilled** to memory, and each warp has fewer loads under way. Here that cost more. (It need not: see below.)",
+            "nothing": "So it would be for a kernel that needs no more than 64 anyway. This one needs more, and now waits for what it spilled.",
+            "it gets longer": "What no longer fits into registers is **spilled** to memory, and a lane with fewer registers has fewer loads under way. What hides the wait is bytes under way; warps are only one way to have them.",
         },
     )
     return
@@ -164,10 +246,12 @@ def _(guess_occupancy, occupancy_dtype):
             [
                 _picture,
                 mo.md(
-                    f"Recorded on one H200 (`msda_core/bench/data/bench_h200_sweeps.json`): more warps fit, and it is **{_factor:.1f} times "
-                    "slower** in the median, because the limit was met by spilling. Make each program smaller, and registers "
-                    "fall without spilling: then more warps do help (`msda_core/kernels/LOG.md`, step 1). So occupancy is no "
-                    "goal in itself. Tune for few, wide requests, enough of them in flight, and measure."
+                    f"Recorded on one H200 (`msda_core/bench/data/bench_h200_sweeps.json`), five cuts of an early kernel: it is "
+                    f"**{_factor:.1f} times slower** with 64 registers in the median, because the limit was met by spilling. "
+                    "Other kernels say otherwise (`msda_core/kernels/LOG.md`). The shipped one needs 64 registers by itself, with "
+                    "fewer points in a program, and was the fastest of all. And one of the merged kernels took 229 µs without "
+                    "a limit, **208** with one of 128, and 273 with one of 64. So occupancy is no goal in itself, and no enemy "
+                    "either. Look whether a limit spills, and measure."
                 ),
             ]
         )
@@ -180,9 +264,10 @@ def _():
     mo.md("""
     ## 1 · The fast kernel
 
-    In lab 5 a program looped over points, one of each query at a time. A query's points lie **side by side** in memory:
-    its locations are one run of `L * K * 2` numbers, its weights one of `L * K`. So give the tile a third axis: queries,
-    points, channels. Then one load fetches what one sector holds, and more rows are under way at once.
+    In lab 5 a program looped over points, one of each query at a time. The points of a query's head lie **side by side** in
+    memory: its locations are one run of `L * K * 2` numbers, its weights one of `L * K`. So give the tile a third axis:
+    queries, points, channels. Then one load asks for all that a sector holds, fewer instructions do the same work, and more
+    rows are under way at once.
 
     | | lab 5 | now |
     |:---|:---|:---|
@@ -447,7 +532,8 @@ def _():
     ## The race
 
     Now all of them, on a decoder's call: two images, 300 queries, the pyramid of an 800 × 1333 image. **Predict on paper,
-    then measure.** The prediction counts sectors and divides by what L2 delivers; it knows nothing of latency, and says so.
+    then measure.** The prediction counts sectors and divides them by a rate at which an H200 copied a tensor that lay in L2. It
+    knows neither L1's hits nor instructions nor waiting, and says so: see where it is wrong.
     """)
     return
 
@@ -481,8 +567,9 @@ def _():
     mo.md(f"""
     ## What it means
 
-    Few and wide requests were the larger part of it, and paper was enough to find that. What paper does not know, latency
-    above all, only a clock can say, and only one that is not fooled: the same kernel is *{speed.shipped_times("float16")["device"]:.1f}*
+    Lanes that lie side by side come first: without that, sectors decide everything. After that, few and wide requests mean few
+    instructions, and paper is enough to count those. What paper does not know, who waits for what above all, only a clock can
+    say, and only one that is not fooled: the same kernel is *{speed.shipped_times("float16")["device"]:.1f}*
     µs warm on an H200 and *{speed.shipped_times("float16")["cold"]:.1f}* cold ({speed.source()}), and whoever times it in a loop
     gets the dispatch of their own laptop.
     """)
@@ -496,6 +583,11 @@ def _():
 
     Turn counts into time. An H200 was timed on ten launches, warm and cold; the paper GPU counted them. How close does a
     formula of yours come? The score is its median error.
+
+    Beware of your own success. The paper GPU's formula (`machine.estimate`) has four constants, which were chosen on four
+    launches: an empty kernel, and the copy, the float32 backward and the histogram of these ten. Its error there is 2 % at
+    most. On the seven warm launches that chose nothing it is 20 % in the median and 68 % at worst, and the same formula is
+    off by 10 to 74 % on cold ones. An error counts only on launches that had no say in it.
     """)
     return
 
@@ -506,11 +598,11 @@ def predict_time(
 ) -> float:
     """How long a launch takes on an H200, from what the paper GPU counts.
 
-    The H200: 132 multiprocessors at 1.98 GHz, each takes 32 bytes a clock from L2, which holds 60 MB; 4.8 TB/s of DRAM.
-    A launch that does nothing takes about 1 µs.
+    The H200: 132 multiprocessors at 1.98 GHz; a copy that stays in L2, which holds 60 MB, moves 32 bytes a clock and
+    multiprocessor; 4.8 TB/s of DRAM. A launch that does nothing takes about 1 µs.
 
     Args:
-        load_sectors, store_sectors: requested, 32 bytes each; they all go through L2.
+        load_sectors, store_sectors: asked of L1, 32 bytes each; how many go on to L2 is not counted.
         reduction_sectors: of atomics; busiest_line: how many of them fall on the busiest line of 128 bytes, in turn.
         dram_bytes: of sectors touched at all, each once; warm: whether these are in L2 already.
 

@@ -475,9 +475,11 @@ def _(guess_kink, kink_at, kink_eps, kink_off):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    At a kink there is no one right slope. What matters is that everybody takes the *same*. The kernels compute
-    `floor(x)` and go on from there, which is the cell between `floor(x)` and `floor(x) + 1`: **the slope to the right**,
-    and below. That is the convention here, and your `floor` will follow it by itself.
+    At a kink there is no one right slope, only a convention. Kernels compute `floor(x)` and go on from there, which is the
+    cell between `floor(x)` and `floor(x) + 1`: **the slope to the right**, and below. That is the convention here, and your
+    `floor` will follow it by itself. Not everybody's is the same everywhere: at x or y of exactly -1, where a sample begins to
+    rise, the CUDA kernels of mmcv ask for `h_im > -1 && w_im > -1` and skip the point. Its slope is 0 there, to the right it is
+    not. Whoever compares the two at such a point finds a difference, and nobody is wrong.
     """)
     return
 

@@ -162,8 +162,9 @@ def _(order, racing_programs):
 def _():
     mo.md("""
     A kernel like this may pass every test you have and be wrong in production. So the verdicts of this lab do not wait for a
-    bad order: they look for a **race**, an element that one program stores and another program touches. And they let the
-    programs take turns at every access, as above.
+    bad order: they look for a **race**, two accesses to one element by two programs that nothing orders, of which at least one
+    writes, and which are not both atomic. (An atomic writes. A plain load beside somebody's `atomic_add` is a race, too.) And
+    they let the programs take turns at every access, as above.
 
     ## 1 · Read, add, write: one step
 
@@ -374,8 +375,10 @@ def _():
     mo.md("""
     ## How much order do you need?
 
-    An atomic can do a second thing: say in which order *other* writes become visible. A lock needs that. A sum does not, as
-    long as nobody reads it before the kernel has ended. Here is one block that is added to memory; the keyword is `sem`.
+    An atomic can do a second thing: say in which order *other* writes become visible. One that **releases** publishes what its
+    program wrote before it; one that **acquires** sees all that was published by the one whose value it reads. A lock needs
+    both. A **relaxed** atomic promises neither. For a sum that is enough, as long as nobody reads it before the kernel has ended.
+    Here is one block that is added to memory; the keyword is `sem`.
     """)
     return
 
@@ -435,10 +438,11 @@ def _(atomic_dtype, atomic_target, guess_order):
             _waits, _drops = _lowering.sass.count("MEMBAR"), _lowering.sass.count("CCTL.IVALL")
             _rows.append(f"| `{_sem}` | {_names} | {len(_atomics)} | {_waits} | {_drops} |")
         return mo.md(
-            "512 numbers added by 64 threads, 8 a thread. What your own compiler makes of it:\n\n"
+            "512 numbers added by 64 threads, 8 a thread. What your own compiler makes of it (a GPU's generation is its compute "
+            "capability, 9.0 for Hopper, as in lab 4):\n\n"
             "| `sem` | PTX | instructions a thread | waits for earlier writes | empties L1 |\n|:--|:--|--:|--:|--:|\n"
             + "\n".join(_rows)
-            + "\n\n`red` brings no old value back; an `atom` does, unless nothing reads it: then it becomes a `red`, too. "
+            + "\n\n`red` brings no old value back; an `atom` does. A *relaxed* `atom` whose old value nothing reads becomes a `red` in the machine code, too; one with an order does not. "
             "`v4` or `v8` is that many numbers at once. `cas` is a loop that tries until nobody was in between. The waits (`MEMBAR`) and the emptied cache (`CCTL.IVALL`) are counted in the machine "
             "code."
         )
@@ -563,9 +567,8 @@ def _():
     mo.md("""
     ## 4 · Its launcher
 
-    What is left is ordinary Python, and it is where public operators go wrong most often. What must be in a buffer before
-    the first addition? `grad_out` is not always contiguous: the gradient of a sum is one number, expanded. And a batch may
-    have no query at all.
+    What is left is ordinary Python, and easy to get wrong. What must be in a buffer before the first addition? `grad_out` is
+    not always contiguous: the gradient of a sum is one number, expanded. And a batch may have no query at all.
     """)
     return
 
@@ -611,8 +614,8 @@ def _():
     mo.md("""
     ## What it means
 
-    - A race is not bad luck: it is two accesses that nothing orders, one of them a store. It can be found without ever
-      going wrong.
+    - A race is not bad luck: it is two accesses to one place that nothing orders, one of them a write, and not both atomic. It
+      can be found without ever going wrong. Reading a sum while others still add to it is one.
     - An element with one writer wants a store. An element with many wants an atomic, relaxed, and as few of them as
       merging leaves.
     - Atomics make a sum complete, not repeatable.

@@ -126,11 +126,11 @@ def predict_time(
 ) -> float:
     """How long a launch takes on an H200, from what the paper GPU counts.
 
-    The H200: 132 multiprocessors at 1.98 GHz, each takes 32 bytes a clock from L2, which holds 60 MB; 4.8 TB/s of DRAM.
-    A launch that does nothing takes about 1 µs.
+    The H200: 132 multiprocessors at 1.98 GHz; a copy that stays in L2, which holds 60 MB, moves 32 bytes a clock and
+    multiprocessor; 4.8 TB/s of DRAM. A launch that does nothing takes about 1 µs.
 
     Args:
-        load_sectors, store_sectors: requested, 32 bytes each; they all go through L2.
+        load_sectors, store_sectors: asked of L1, 32 bytes each; how many go on to L2 is not counted.
         reduction_sectors: of atomics; busiest_line: how many of them fall on the busiest line of 128 bytes, in turn.
         dram_bytes: of sectors touched at all, each once; warm: whether these are in L2 already.
 

@@ -90,7 +90,7 @@ def check_inputs(
 class MSDAFunction(torch.autograd.Function):
     """Multi-scale deformable attention as one operation of PyTorch: your forward, and your backward.
 
-    It can be differentiated once. Whoever differentiates its gradients gets an error, not zeros.
+    It can be differentiated once. Whoever differentiates its gradients gets an error where grad_out has a history.
     """
 
     @staticmethod

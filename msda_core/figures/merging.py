@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from msda_core.bench.operator import encoder_locations
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, RED, Picture, new_figure
 
-__all__ = ["COMMAND", "DATA", "crossing", "crossing_of", "shares", "shares_of", "shares_picture"]
+__all__ = ["COMMAND", "DATA", "crossing", "crossings_of", "shares", "shares_of", "shares_picture"]
 
 #: Where the timed spreads are kept, and the command that writes them.
 DATA = Path(__file__).parents[1] / "bench" / "data" / "bench_h200_spreads.json"
@@ -54,25 +54,25 @@ def crossing(path: Path | str | None = None, dtype: str = "fp16") -> Picture:
             for n, special in enumerate(s for s in ("initial", "uniform") if s in spreads):
                 axis.plot(pixels[-1] * 2 ** (n + 1), times[name][special][f"{way}_kernels"], marker, color=colour)
         ratios = [times["plain"][s][f"{way}_kernels"] / times["merged"][s][f"{way}_kernels"] for s in pixels]
-        where = crossing_of(pixels, ratios)
+        where = crossings_of(pixels, ratios)
         axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
-        if where:
-            axis.axvline(where, color=GREY, linestyle="--", linewidth=1)
-            axis.text(where, axis.get_ylim()[1], f" cross at {where:.1f}", color=GREY, va="top", fontsize=9)
+        for n, at in enumerate(where):
+            axis.axvline(at, color=GREY, linestyle="--", linewidth=1)
+            axis.text(at, axis.get_ylim()[1] * (1 - 0.08 * n), f" cross at {at:.1f}", color=GREY, va="top", fontsize=9)
         ticks = {s: f"{s:g}" for s in pixels}
         ticks |= {pixels[-1] * 2 ** (n + 1): s for n, s in enumerate(s for s in ("initial", "uniform") if s in spreads)}
         axis.set(xscale="log", title=f"{word}, {dtype}", xlabel="spread of the offsets, pixels", ylabel="µs of kernels")
         axis.set_xticks(list(ticks), list(ticks.values()), fontsize=8)
         axis.xaxis.set_minor_locator(NullLocator())
         best = max(range(len(pixels)), key=ratios.__getitem__)
-        cross = f"they cross at {where:.1f} pixels" if where else "they do not cross"
+        cross = f"they cross at {_listed(where)} pixels" if where else "they do not cross"
         cells = "; ".join(f"{s:g}: {r:.2f}" for s, r in zip(pixels, ratios))
         cells += "".join(
             f"; {s}: {times['plain'][s][f'{way}_kernels'] / times['merged'][s][f'{way}_kernels']:.2f}"
             for s in ("initial", "uniform") if s in spreads
         )  # fmt: skip
         said.append(
-            f"{word}: merging is up to {ratios[best]:.2f} times as fast, at {pixels[best]:g} pixels, and {cross} "
+            f"{word}: the merged path is up to {ratios[best]:.2f} times as fast, at {pixels[best]:g} pixels, and {cross} "
             f"(plain over merged, by spread: {cells})"
         )
     axes[0].legend(frameon=False)
@@ -80,14 +80,21 @@ def crossing(path: Path | str | None = None, dtype: str = "fp16") -> Picture:
     return Picture(figure, f"Encoder in {dtype}, timed on {gpu}, against the spread of the offsets. {'. '.join(said)}.")
 
 
-def crossing_of(spreads: list[float], ratios: list[float]) -> float | None:
-    """The spread at which plain over merged falls to 1, interpolated on a logarithmic axis; None if it never does."""
+def crossings_of(spreads: list[float], ratios: list[float]) -> list[float]:
+    """The spreads at which plain over merged passes 1, either way, interpolated on a logarithmic axis."""
+    found = []
     for n in range(1, len(spreads)):
-        above, below = ratios[n - 1], ratios[n]
-        if above >= 1 > below:
-            part = (above - 1) / (above - below)
-            return spreads[n - 1] * (spreads[n] / spreads[n - 1]) ** part
-    return None
+        before, after = ratios[n - 1], ratios[n]
+        if (before >= 1) != (after >= 1):
+            part = (before - 1) / (before - after)
+            found.append(spreads[n - 1] * (spreads[n] / spreads[n - 1]) ** part)
+    return found
+
+
+def _listed(numbers: list[float]) -> str:
+    """ "7.3, 14.5 and 20.1"."""
+    words = [f"{number:.1f}" for number in numbers]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _not_timed(reason: str) -> Picture:

@@ -30,11 +30,11 @@ def sum_errors(kind: str, most: int = 4096) -> tuple[list[int], dict[str, list[f
     """Relative errors of sums that are made one addition after another, each rounded, as atomics at one address are.
 
     Args:
-        kind: "ones", "between 0 and 1", or "of either sign": what is added. Averaged over 16 draws.
+        kind: "ones", "between 0 and 1", or "of either sign": what is added. The median of 16 draws.
         most: additions.
 
     Returns:
-        The numbers of additions at which the errors were taken, and dtype → errors, relative to the sum of magnitudes.
+        The numbers of additions at which the errors were taken, and dtype → errors, relative to the true sum.
     """
     generator = torch.Generator().manual_seed(9)
     draws = 1 if kind == "ones" else 16
@@ -45,12 +45,12 @@ def sum_errors(kind: str, most: int = 4096) -> tuple[list[int], dict[str, list[f
     for name in MARKS:
         dtype = getattr(torch, name)
         rounded = terms.to(dtype)  # what is added is narrow in any case; only the sum is in question
-        truth, size = rounded.double().cumsum(0), rounded.double().abs().cumsum(0)
+        truth = rounded.double().cumsum(0)
         total, errors[name] = torch.zeros(draws, dtype=dtype), []
         for n, term in enumerate(rounded, start=1):
             total = total + term
             if n in stops:
-                errors[name].append(((total.double() - truth[n - 1]).abs() / size[n - 1]).mean().item())
+                errors[name].append(((total.double() - truth[n - 1]) / truth[n - 1]).abs().median().item())
     return stops, errors
 
 
@@ -66,7 +66,9 @@ def sums_by_collisions(kind: str, collisions: int) -> tuple[Picture, dict[str, f
     for name, (marker, colour) in MARKS.items():
         axes.plot(stops, [max(e, floor) for e in errors[name]], marker=marker, color=colour, label=f"summed in {name}")
     axes.axvline(collisions, color=GREY, linestyle="--", linewidth=1)
-    axes.set(xscale="log", yscale="log", xlabel="additions that meet at one number", ylabel="relative error of the sum")
+    axes.set(
+        xscale="log", yscale="log", xlabel="additions that meet at one number", ylabel="error, relative to the true sum"
+    )
     axes.set_xscale("log", base=2)
     axes.set_ylim(floor / 2, 2)
     axes.set_yticks([floor, 1e-6, 1e-3, 1], ["none", "$10^{-6}$", "$10^{-3}$", "1"])

@@ -18,8 +18,10 @@ from msda_core.figures.tiles import example_call
 from msda_core.machine.model.clock import Clock
 
 __all__ = [
+    "PROFILED",
     "TILINGS",
     "WAYS",
+    "busy",
     "cut_picture",
     "cut_report",
     "cuts_under_registers",
@@ -27,13 +29,16 @@ __all__ = [
     "many_queries",
     "parameters_share",
     "predictions",
+    "profiled",
     "race_picture",
+    "rates",
     "recorded",
     "requested",
     "shipped_times",
     "source",
     "timed",
     "timeline",
+    "where_the_time_goes",
 ]
 
 SECTOR = 32
@@ -95,7 +100,7 @@ def parameters_share(name: str, dtype: str) -> float:
 
 
 def requested(dtype: str, tilings: Sequence[str], yours: dict[str, Callable] | None = None) -> Picture:
-    """Sectors and requests of several tilings for the same small call.
+    """Sectors that several tilings ask L1 for, and in how many requests, in the same small call.
 
     Args:
         dtype: "float32" or "float16".
@@ -114,14 +119,14 @@ def requested(dtype: str, tilings: Sequence[str], yours: dict[str, Callable] | N
             left += count
         axes.text(left + most * 0.01, n, f"{left:,} in {requests:,} requests", va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), [name for name, *_ in rows], fontsize=9)
-    axes.set(xlabel=f"sectors requested, {dtype}", xlim=(0, most * 1.35))
+    axes.set(xlabel=f"sectors asked of L1, {dtype}", xlim=(0, most * 1.35))
     axes.invert_yaxis()
     figure.legend(loc="outside upper right", ncols=3, frameon=False)
     said = "; ".join(
         f"{name}: " + ", ".join(f"{c:,} of {p}" for p, c in sectors.items()) + f", in {requests:,} requests"
         for name, sectors, requests in rows
     )
-    return Picture(figure, f"Sectors requested for one small call in {dtype}. {said}.")
+    return Picture(figure, f"Sectors asked of L1 in one small call in {dtype}. {said}.")
 
 
 # --- how a cut changes it -------------------------------------------------------------------------------------------
@@ -141,26 +146,112 @@ def cut_report(kernel: Any, BLOCK_Q: int, BLOCK_P: int, num_warps: int, dtype: s
 
 
 def cut_picture(report: Any, whose: str) -> Picture:
-    """Requests, sectors, registers and occupancy of one cut, each as a share of the most it could be or should be."""
+    """Sectors, requests, registers and resident warps of one cut, each on an axis of its own."""
     from msda_core import machine
 
     held = machine.occupancy(report.lowering, "H200")
     requests = report.loads.requests + report.stores.requests
     least = (report.unique_bytes + report.written_bytes) // SECTOR
     rows = [
-        ("sectors", report.sectors / 2600, f"{report.sectors:,} (each once: {least:,})"),
-        ("requests", requests / 800, f"{requests:,}"),
-        ("registers a lane", report.lowering.registers / 255, f"{report.lowering.registers} of 255"),
-        ("occupancy", held.fraction, f"{held.warps} of 64 warps, limited by {held.limit}"),
+        ("sectors asked of L1", report.sectors, 2600, least, f"each once: {least:,}"),
+        ("requests", requests, 800, None, ""),
+        ("registers a lane", report.lowering.registers, 255, 255, "at most 255"),
+        ("warps that fit", held.warps, 64, 64, f"at most 64; limited by {held.limit}"),
     ]
-    figure, axes = new_figure(9, 2.5)
-    for n, (_, share, text) in enumerate(rows):
-        axes.barh(n, min(1.0, share), color=BLUE if n < 2 else GREEN, hatch="" if n < 2 else "//", edgecolor="white")
-        axes.text(min(1.0, share) + 0.01, n, text, va="center", fontsize=9)
-    axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
-    axes.set(xlim=(0, 1.45), xticks=[], title=f"{whose}, cut this way".replace("`", ""))
-    axes.invert_yaxis()
-    return Picture(figure, f"{whose}: " + "; ".join(f"{name} {text}" for name, _, text in rows) + ".")
+    figure, panels = new_figure(10, 3.4, nrows=2, ncols=2)
+    for axes, (name, value, end, mark, text), hatch in zip(panels.flat, rows, ("", "", "//", "//")):
+        end = max(end, value * 1.25)
+        axes.barh(0, value, height=0.5, color=GREEN if hatch else BLUE, hatch=hatch, edgecolor="white")
+        axes.set(xlim=(0, end * 1.04), ylim=(-0.5, 0.75), yticks=[])
+        axes.text(min(value + end * 0.02, end * 0.85), 0, f"{value:,}", va="center", fontsize=11, fontweight="bold")
+        if mark is not None:
+            axes.axvline(mark, color=RED, linestyle=":", linewidth=1.6)
+            right = mark > end / 2
+            axes.text(
+                mark,
+                0.68,
+                f"{text} " if right else f" {text}",
+                ha="right" if right else "left",
+                va="top",
+                color=RED,
+                fontsize=8,
+            )
+        axes.set_title(name, fontsize=10, loc="left")
+    figure.suptitle(f"{whose}, cut this way".replace("`", ""), fontsize=11)
+    said = "; ".join(f"{name} {value:,}" + (f" ({text})" if text else "") for name, value, _, _, text in rows)
+    return Picture(figure, f"{whose}: {said}.")
+
+
+# --- where the time goes --------------------------------------------------------------------------------------------
+
+#: What the lab offers → preset and dtype of `profile_h200.json`.
+PROFILED = {
+    "encoder, float16": ("encoder", "float16"),
+    "decoder, float16": ("decoder", "float16"),
+    "decoder, float32": ("decoder", "float32"),
+}
+
+
+@cache
+def _profile() -> dict[str, Any]:
+    path = Path(__file__).parents[1] / "bench" / "data" / "profile_h200.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def profiled(preset: str, dtype: str) -> list[dict[str, Any]]:
+    """What Nsight Compute read of the forward kernels at full scale: a row a kernel, its columns as the file explains them."""
+    return [row for row in _profile()["rows"] if (row["preset"], row["dtype"]) == (preset, dtype)]
+
+
+def rates(preset: str, dtype: str) -> str:
+    """Instructions of warps that the kernels of a call issue in a microsecond, the least and the most of them, in words."""
+    found = sorted(row["instructions"] / row["us"] for row in profiled(preset, dtype))
+    return f"{found[0] / 1e3:,.0f} to {found[-1] / 1e3:,.0f} thousand"
+
+
+def busy(preset: str, dtype: str) -> str:
+    """The share of the time in which issue slots are busy, the least and the most of a call's kernels but `point`, in words."""
+    found = sorted(row["issue_busy"] for row in profiled(preset, dtype) if row["kernel"] != "point")
+    return f"{found[0]:.0%} to {found[-1]:.0%}"
+
+
+def where_the_time_goes(preset: str, dtype: str) -> Picture:
+    """Time and counters of forward kernels that an H200 ran at full scale, a panel a quantity, a bar a kernel."""
+    rows, environment = profiled(preset, dtype), _profile()["environment"]
+    share = "{:.0%}".format
+    count = lambda n: f"{n / 1e6:,.3g} M" if n >= 1e6 else f"{n / 1e3:,.0f} k"  # noqa: E731
+    panels = [
+        ("time", "us", lambda n: f"{n:g} µs", None),
+        ("requests (loads of warps)", "load_requests", count, None),
+        ("instructions of warps", "instructions", count, None),
+        ("issue slots busy", "issue_busy", share, 1),
+        ("sectors asked of L1", "load_sectors", count, None),
+        ("of them found in L1", "l1_hits", share, 1),
+        ("sectors read from L2", "l2_sectors", count, None),
+        ("warps resident", "warps", share, 1),
+    ]
+    figure, axes = new_figure(11, 1.7 + 0.55 * len(rows), nrows=2, ncols=4)
+    names = [row["kernel"] for row in rows]
+    looks = {"element": (ORANGE, "//"), "point": (PURPLE, "xx"), "query": (GREEN, ".."), "shipped": (BLUE, "")}
+    for n, (axis, (title, column, word, most)) in enumerate(zip(axes.flat, panels)):
+        values = [row[column] for row in rows]
+        for at, (name, value) in enumerate(zip(names, values)):
+            colour, hatch = looks[name]
+            axis.barh(at, value, color=colour, hatch=hatch, edgecolor="white")
+            axis.text(value, at, f" {word(value)}", va="center", fontsize=8)
+        axis.set(xlim=(0, (most or max(values)) * 1.5), xticks=[])
+        axis.set_yticks(range(len(names)), names if n % 4 == 0 else [""] * len(names), fontsize=9)
+        axis.tick_params(length=0)
+        axis.invert_yaxis()
+        axis.set_title(title, fontsize=9, loc="left", fontweight="bold" if n == 0 else "normal")
+    figure.suptitle(f"{preset}'s forward, {dtype}: {environment['gpu']}, {environment['tool']}, L2 warm", fontsize=10)
+    said = "; ".join(
+        f"{row['kernel']}: " + ", ".join(f"{title} {word(row[column])}" for title, column, word, _ in panels)
+        for row in rows
+    )
+    return Picture(
+        figure, f"Forward kernels of a {preset}'s call in {dtype}, profiled on an {environment['gpu']}. {said}."
+    )
 
 
 @cache
@@ -170,7 +261,7 @@ def _sweeps() -> dict[str, Any]:
 
 
 def cuts_under_registers(dtype: str) -> tuple[Picture, float]:
-    """The shipped forward kernel at encoder scale, as an H200 ran it with its registers limited: more warps fit, and it is slower.
+    """An early forward kernel at encoder scale, as an H200 ran it with its registers limited: more warps fit, and it is slower.
 
     Encoder scale, since a decoder's call has too few programs to fill a multiprocessor, whatever fits.
 

@@ -197,7 +197,7 @@ def error_map(yours: Any, truth: Tensor, heads: int) -> Picture | None:
 
 
 def lanes_and_sectors(request: Any, title: str) -> Picture:
-    """What one instruction of one warp asks for and what it fetches: lanes above, the sectors they touch below.
+    """What one instruction of one warp asks L1 for: lanes above, the sectors they touch below.
 
     Args:
         request: a `machine.counts.calls.Lanes`.
@@ -240,19 +240,19 @@ def lanes_and_sectors(request: Any, title: str) -> Picture:
             axes.plot([x, start + min(width, SECTOR) / SECTOR / 2], [2.0, 0.6], color=BLUE, linewidth=0.7, alpha=0.7)
     fetched = SECTOR * len(place)
     axes.text(0, 2.62, "lanes of one warp", fontsize=9, va="bottom")
-    axes.text(0, -0.1, "sectors of 32 bytes: fetched, and dark where used", fontsize=9, va="top")
+    axes.text(0, -0.1, "sectors of 32 bytes asked of L1, dark where used", fontsize=9, va="top")
     axes.set(xlim=(-0.02 * wide, wide * 1.02), ylim=(-0.45, 3.0), xticks=[], yticks=[])
     axes.set_axis_off()
     axes.set_title(f"{title}\n{request.useful} of {fetched} bytes used", fontsize=10, loc="left")
     return Picture(
         figure,
         f"{title}: {len(active)} of {len(addresses)} lanes ask for {width} bytes each and touch {len(place)} sectors. "
-        f"{fetched} bytes are fetched and {request.useful} of them used, {request.useful / max(1, fetched):.0%}.",
+        f"{fetched} bytes are asked of L1 and {request.useful} of them used, {request.useful / max(1, fetched):.0%}.",
     )
 
 
 def traffic_by_line(report: Any) -> Picture:
-    """Bytes that each line of a kernel fetches, and how many of them it asked for.
+    """Bytes of the sectors that each line of a kernel asks L1 for, and how many of them it uses.
 
     Args:
         report: a `machine.Report`.
@@ -263,7 +263,7 @@ def traffic_by_line(report: Any) -> Picture:
     where = np.arange(len(lines))
     fetched = [line.sectors * SECTOR / 1024 for line in lines]
     useful = [min(line.bytes, line.sectors * SECTOR) / 1024 for line in lines]
-    axes.barh(where, fetched, color="#fbe3bd", edgecolor=ORANGE, hatch="//", label="fetched")
+    axes.barh(where, fetched, color="#fbe3bd", edgecolor=ORANGE, hatch="//", label="asked of L1, in whole sectors")
     axes.barh(where, useful, color=BLUE, height=0.5, label="used")
     names = []
     for n, line in enumerate(lines):
@@ -275,8 +275,8 @@ def traffic_by_line(report: Any) -> Picture:
     axes.set_yticks(where, names, fontsize=8, family="monospace")
     axes.invert_yaxis()
     figure.legend(loc="outside upper right", ncols=2, frameon=False)
-    text = "; ".join(f"{name} fetches {f:.1f} KiB, uses {u:.1f}" for name, f, u in zip(names, fetched, useful))
-    return Picture(figure, f"Bytes fetched and used by each line that touches memory. {text}.")
+    text = "; ".join(f"{name} asks for {f:.1f} KiB, uses {u:.1f}" for name, f, u in zip(names, fetched, useful))
+    return Picture(figure, f"Bytes that each line asks L1 for, in whole sectors, and bytes it uses. {text}.")
 
 
 def contenders(forward: Callable) -> tuple[Picture, list[tuple[str, int]]]:
@@ -312,9 +312,9 @@ def contenders(forward: Callable) -> tuple[Picture, list[tuple[str, int]]]:
         axes.barh(n, sectors, color=ORANGE if own else "#c9d3df", edgecolor="black" if own else GREY)
         axes.text(sectors, n, f" {sectors:,}", va="center", weight="bold" if own else "normal")
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
-    axes.set(xlabel="sectors requested", xlim=(0, max(s for _, s in rows) * 1.12))
+    axes.set(xlabel="sectors asked of L1", xlim=(0, max(s for _, s in rows) * 1.12))
     axes.invert_yaxis()
-    return Picture(figure, "Sectors requested: " + "; ".join(f"{name}, {s:,}" for name, s in rows) + "."), rows
+    return Picture(figure, "Sectors asked of L1: " + "; ".join(f"{name}, {s:,}" for name, s in rows) + "."), rows
 
 
 def wasted_coordinates(W: int) -> tuple[Picture, dict[str, float]]:
@@ -360,7 +360,7 @@ def profile_kernel(kernel: Any, BLOCK_Q: int, num_warps: int) -> Any:
 
 
 def request_of_tensor(report: Any, position: int) -> Picture:
-    """One request of the line that fetches most of one tensor of a kernel, the request that wastes most.
+    """One request of the line that asks for most of one tensor of a kernel, the request that wastes most.
 
     Args:
         report: a `machine.Report`; position: which of its tensors, in the order of the kernel's arguments.

@@ -51,9 +51,10 @@ def test_the_crossing_is_where_the_times_meet(tmp_path):
     picture = merging.crossing(path)
     assert "made up for a test" in picture.description
     # 2.00 at 2 pixels and 0.80 at 8: 1 after five sixths of two octaves
-    assert "they cross at 6.3 pixels" in picture.description and merging.crossing_of([2, 8], [2, 0.8]) == pytest.approx(
-        2 * 4 ** (5 / 6)
-    )
+    assert "they cross at 6.3 pixels" in picture.description and merging.crossings_of(
+        [2, 8], [2, 0.8]
+    ) == pytest.approx([2 * 4 ** (5 / 6)])
+    assert merging.crossings_of([1, 2, 4], [2, 0.5, 2]) == pytest.approx([2 ** (2 / 3), 2 ** (4 / 3)])
     assert "initial: 2.00" in picture.description and "uniform: 0.80" in picture.description
     assert len(picture.png()) > 1000
     never = report(tmp_path / "n.json", [400, 400], [200, 300], [1, 2])
