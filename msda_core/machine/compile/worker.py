@@ -150,12 +150,26 @@ def paths(value):
     return tuple(paths(v) for v in value) if isinstance(value, list) else value
 
 
+class Target:
+    """Stands for the driver of the GPU that is compiled for: kernels ask it for their target."""
+
+    def __init__(self, capability):
+        self.capability = capability
+
+    def get_current_target(self):
+        """The target, as Triton's own drivers give it."""
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self.capability, 32)
+
+
 def compile_kernel(request):
     """Compile what the request describes, and answer with its assembly."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    triton.runtime.driver.set_active(Target(request["target"]))
     builder = Builder(request)
     kernel = builder.function(0)
     source = ASTSource(

@@ -17,13 +17,14 @@ One launch at a time: the interpreter keeps its state in module globals.
 
 import builtins
 import contextlib
+import functools
 import linecache
 import sys
 import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -32,7 +33,9 @@ from msda_core.device import load_triton
 from msda_core.machine import errors
 from msda_core.machine.errors import Frame
 from msda_core.machine.launch import Launch, check_devices, is_descriptor
+from msda_core.machine.run import libdevice
 from msda_core.machine.run.numbers import bf16_atomic_add, bits_to_float32, float32_to_bits, to_integer
+from msda_core.machine.run.standin import StandIn, answering
 from msda_core.machine.source import allowed_in_kernel, capture_scope, rewrite
 
 __all__ = ["Access", "Argument", "Emulation"]
@@ -40,6 +43,7 @@ __all__ = ["Access", "Argument", "Emulation"]
 REGION = 54  # log2 of the made-up address range of one argument; leaves room for 511 arguments in an int64
 SHELF = 40  # log2 of the canonical address range of one storage
 MIDDLE = 1 << (REGION - 1)
+_LIBDEVICE = ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice")
 _MARK = "__machine_function__"
 _lock = threading.RLock()
 
@@ -139,10 +143,21 @@ class Emulation:
         launch: from `bind`.
         observer: called with an `Access` before it is executed, after its bounds were checked; may raise to prevent it.
         after: called with (access, value) once it is done: what was loaded or stored, or the value before an atomic.
+        target: compute capability, for kernels that ask for it.
+        scratch: leave the caller's tensors as they are; the launch writes to copies.
     """
 
-    def __init__(self, launch: Launch, observer: Callable[[Access], None] | None = None, after=None):
+    def __init__(
+        self,
+        launch: Launch,
+        observer: Callable[[Access], None] | None = None,
+        after=None,
+        target: int = 90,
+        scratch: bool = False,
+    ):
         check_devices(launch)
+        self.target = target
+        self.scratch = scratch
         self.launch = launch
         self.observer = observer
         self.after = after
@@ -163,7 +178,8 @@ class Emulation:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._hosts:
-            self._hosts[key] = (storage, storage.cpu() if storage.device.type != "cpu" else storage)
+            host = storage.cpu() if storage.device.type != "cpu" else storage.clone() if self.scratch else storage
+            self._hosts[key] = (storage, host)
         return self._hosts[key][1]
 
     def _pointer(self, name: str, value) -> int:
@@ -504,7 +520,22 @@ class Emulation:
         def get_bf16(value):
             return Handle(float32_to_bits(np.array([value], np.float32)), tl.bfloat16)
 
+        def extern(library, path, symbol, arguments, kind, pure):
+            for argument in arguments:
+                if is_raw(argument):
+                    refuse(argument.dtype.scalar)
+            data = [np.asarray(a.data) for a in np.broadcast_arrays(*(a.data for a in arguments))]
+            try:
+                return Handle(libdevice.apply(symbol, data, np_type(kind.scalar)), kind.scalar)
+            except errors.Unsupported as error:
+                self.refuse(str(error))
+
+        def inline_asm(*_, **__):
+            self.refuse("runs inline assembly (PTX text), which cannot be run on a host.")
+
         return {
+            "create_extern_elementwise": extern,
+            "create_inline_asm": inline_asm,
             "create_masked_load": masked_load,
             "create_masked_store": masked_store,
             "create_atomic_rmw": atomic_rmw,
@@ -522,6 +553,12 @@ class Emulation:
             "get_bf16": get_bf16,
         }, refuse
 
+    def refuse(self, what: str) -> NoReturn:
+        """Raise `Unsupported` at the kernel's line."""
+        frames = tuple(f for f in self.frames() if "triton" not in f.filename.replace("\\", "/").split("/"))
+        where = f"line {frames[-1].lineno}: `{frames[-1].text}` " if frames else ""
+        raise errors.Unsupported(f"{where}{what}")
+
     # Running
 
     def function(self, jitted) -> types.FunctionType:
@@ -536,6 +573,7 @@ class Emulation:
             if not (fn.__module__ or "").startswith("triton."):
                 self._check_globals(fn, scope, free)
             scope.update({name: getattr(interpreter, name) for name in borrowed})
+            scope.update({name: ours for name, value in scope.items() if (ours := _on_the_host(value)) is not None})
             scope[_MARK] = fn.__name__
             scope.setdefault("range", self._loop(range, unrolled=False))
             if code is None:  # no source: run it as it is
@@ -637,6 +675,10 @@ class Emulation:
                 scope.set_attr(module, name, checked(getattr(module, name)))
             for name in ("range", "static_range"):
                 scope.set_attr(module, name, self._loop(getattr(module, name), unrolled=name == "static_range"))
+        for module in {sys.modules[name] for name in _LIBDEVICE if name in sys.modules}:
+            for name, value in list(vars(module).items()):
+                if (ours := _on_the_host(value)) is not None:
+                    scope.set_attr(module, name, ours)
         calls = {}
         for kind in (interpreter.InterpretedFunction, jit.JITFunction):
             calls[kind] = kind.__call__
@@ -644,7 +686,8 @@ class Emulation:
         before = dict(builder.__dict__)
         builder.__dict__.update(methods)
         try:
-            yield interpreter
+            with answering(StandIn(self.target, {"multiprocessor_count": 132, "max_shared_mem": 232448})):
+                yield interpreter
         finally:
             builder.__dict__.clear()
             builder.__dict__.update(before)
@@ -725,7 +768,7 @@ class Emulation:
             with np.errstate(all="ignore"):
                 yield function, arguments
             for device, host in self._hosts.values():
-                if device is not host:
+                if device is not host and not self.scratch:
                     device.copy_(host)
 
     def run(self, every: int = 1):
@@ -744,6 +787,28 @@ class Emulation:
                     self._program(function, arguments)
                 except Exception as error:
                     self.fail(error)
+
+
+@functools.cache
+def _libdevice_functions() -> dict[str, Any]:
+    """libdevice's functions as the interpreter needs them: bound to what builds values."""
+    from triton.language.extra.cuda import libdevice as cuda
+    from triton.runtime.interpreter import interpreter_semantic
+
+    return {
+        name: functools.partial(function, _semantic=interpreter_semantic)
+        for name, function in vars(cuda).items()
+        if getattr(function, "__module__", None) == cuda.__name__
+    }
+
+
+def _on_the_host(value):
+    """What stands for a libdevice function, or for the module of them, while a kernel is interpreted; None for others."""
+    if isinstance(value, types.ModuleType) and value.__name__ in _LIBDEVICE:
+        return types.SimpleNamespace(**_libdevice_functions())
+    if isinstance(value, types.FunctionType) and value.__module__ in _LIBDEVICE:
+        return _libdevice_functions().get(value.__name__)
+    return None
 
 
 def _rtne(interpreter):
