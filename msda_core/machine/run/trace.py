@@ -1,5 +1,6 @@
 """Every memory access of a launch, recorded: place in the source, program, addresses, mask, element size."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -48,9 +49,8 @@ class Event:
     Attributes:
         site: where.
         program: (x, y, z).
-        addresses: int64, in the tile's shape; each storage begins on a 512-byte boundary, whatever the host's
-            allocator did. Masked lanes are meaningless.
-        mask: bool, same shape.
+        first: address of the tile's first element; pattern: distances of all from it, shared by equal events.
+        mask: bool, same shape; shared as well.
         itemsize: bytes of one element.
         tensor: name of the argument, None where lanes belong to several.
         turn, phase, sem, scope, outcome: as in `Access`.
@@ -59,7 +59,8 @@ class Event:
 
     site: Site
     program: tuple[int, int, int]
-    addresses: np.ndarray
+    first: int
+    pattern: np.ndarray
     mask: np.ndarray
     itemsize: int
     tensor: str | None
@@ -69,6 +70,14 @@ class Event:
     scope: str = ""
     outcome: Outcome = field(default_factory=Outcome)
     value: np.ndarray | None = None
+
+    @property
+    def addresses(self) -> np.ndarray:
+        """Addresses (int64, in the tile's shape): each storage begins on a 512-byte boundary, whatever the host did.
+
+        Masked lanes are meaningless.
+        """
+        return self.pattern + np.int64(self.first)
 
     @property
     def kind(self) -> str:
@@ -113,6 +122,7 @@ class Trace:
         events: one `Event` per access and program; sites: each distinct operation, in order of first use.
         tensors: the pointer arguments, by name.
         loops: (file, line) of a loop -> [how often it was entered, iterations in all].
+        sample: the programs that were recorded; None for all of them.
     """
 
     kernel: str
@@ -122,11 +132,17 @@ class Trace:
     sites: list[Site] = field(default_factory=list)
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
     loops: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    sample: tuple[tuple[int, int, int], ...] | None = None
 
     @property
     def programs(self) -> int:
         """Programs in the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def recorded(self) -> int:
+        """Programs whose accesses are in `events`."""
+        return self.programs if self.sample is None else len(self.sample)
 
     def where(self, kind: str | None = None, lineno: int | None = None) -> Iterator[Event]:
         """Events of one kind, of one line, or both."""
@@ -141,13 +157,20 @@ class Trace:
 
 
 class Recorder:
-    """An observer that turns accesses into the events of a trace."""
+    """An observer that turns accesses into the events of a trace.
 
-    def __init__(self, emulation: Emulation):
+    Args:
+        values: keep what plain stores write, which `races` looks at and counting does not.
+    """
+
+    def __init__(self, emulation: Emulation, values: bool = True):
+        self.values = values
         launch = emulation.launch
         self.emulation = emulation
         self.trace = Trace(launch.name, launch.grid, launch, loops=emulation.loops)
+        self.size = 0  # bytes of addresses and masks that are kept
         self._sites: dict[tuple, Site] = {}
+        self._tiles: dict[bytes, np.ndarray] = {}
 
     def __call__(self, access: Access):
         key = (access.kind, access.op, access.frames)
@@ -155,12 +178,15 @@ class Recorder:
         if site is None:
             site = self._sites[key] = Site(*key)
             self.trace.sites.append(site)
+        addresses = self.emulation.canonical(access)
+        first = int(addresses.flat[0]) if addresses.size else 0
         self.trace.events.append(
             Event(
                 site,
                 access.program,
-                self.emulation.canonical(access),
-                access.mask,
+                first,
+                self._shared(addresses - first),
+                self._shared(access.mask),
                 access.itemsize,
                 access.argument.name if access.argument else None,
                 access.turn,
@@ -168,9 +194,23 @@ class Recorder:
                 access.sem,
                 access.scope,
                 access.outcome,
-                access.value if access.kind == "store" else None,
+                access.value if self.values and access.kind == "store" else None,
             )
         )
+
+    def _shared(self, tile: np.ndarray) -> np.ndarray:
+        """One array for all equal ones: programs ask for the same pattern at different places, over and over."""
+        key = (
+            hashlib.blake2b(np.ascontiguousarray(tile), digest_size=16).digest()
+            + repr((tile.shape, tile.dtype)).encode()
+        )
+        if key not in self._tiles:
+            narrow = (
+                np.int32 if tile.dtype == np.int64 and (not tile.size or np.abs(tile).max() < 2**31) else tile.dtype
+            )
+            self._tiles[key] = tile = tile.astype(narrow)
+            self.size += tile.nbytes
+        return self._tiles[key]
 
     def finish(self) -> Trace:
         """The trace, complete with what the launch was given."""
