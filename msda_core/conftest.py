@@ -1,16 +1,17 @@
 """GPU tests skip themselves where there is no GPU, interpreter tests where there is one, and both are counted."""
 
+import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
-from typing import NamedTuple
 
 import pytest
 import torch
 
 from msda_core import device as active
+from msda_core import inputs
 
 
 def pytest_collection_modifyitems(items):
@@ -74,48 +75,10 @@ def only_tritons_own_sum(report: str) -> bool:
     return bool(races) and own and report.count("Race reported") == len(races)
 
 
-class Call(NamedTuple):
-    """The operator's five tensors, and a gradient for its output."""
-
-    value: torch.Tensor
-    shapes: torch.Tensor
-    starts: torch.Tensor
-    loc: torch.Tensor
-    attn: torch.Tensor
-    grad_out: torch.Tensor
-
-    @property
-    def inputs(self):
-        return self[:5]
-
-
-def _make_call(
-    B=1, Q=3, M=2, D=8, K=2, levels=((4, 6), (3, 2)), dtype=torch.float32, loc_dtype=None, gap=0, seed=0, device=None,
-    table=torch.int64,
-) -> Call:  # fmt: skip
-    """Locations from left of the image to right of it; `gap` pixels of NaN between the levels, which nobody may read."""
-    g = torch.Generator().manual_seed(seed)
-    L, starts, S = len(levels), [], 0
-    for h, w in levels:
-        starts.append(S + gap)
-        S += gap + h * w
-    value = torch.full((B, S, M, D), torch.nan)
-    for (h, w), start in zip(levels, starts):
-        value[:, start : start + h * w] = torch.randn(B, h * w, M, D, generator=g)
-    loc = torch.rand(B, Q, M, L, K, 2, generator=g) * 1.4 - 0.2
-    attn = torch.rand(B, Q, M, L * K, generator=g).softmax(-1).view(B, Q, M, L, K)
-    grad_out = torch.randn(B, Q, M * D, generator=g)
-    device = device or active.ACTIVE
-    return Call(
-        value.to(device, dtype), torch.tensor(levels, dtype=table, device=device),
-        torch.tensor(starts, dtype=table, device=device), loc.to(device, loc_dtype or dtype),
-        attn.to(device, loc_dtype or dtype), grad_out.to(device, dtype),
-    )  # fmt: skip
-
-
 @pytest.fixture
 def make_call():
-    return _make_call
+    """`inputs.make_call` on the active device."""
+    return functools.partial(inputs.make_call, device=active.ACTIVE)
 
 
 #: Relative error (Frobenius) that rounding explains: float32 sums, and one rounding to the output's dtype.

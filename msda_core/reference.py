@@ -14,12 +14,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from msda_core.shapes import check_dims, check_levels, level_starts, levels_of
+from msda_core.shapes import Dims, Levels, Starts, check_dims, check_levels, level_starts, levels_of, starts_of
 
-__all__ = ["bilinear_sample", "exact", "exact_gradients", "msda", "msda_dense", "msda_gradients", "msda_loops"]
-
-Levels = Tensor | Sequence[Sequence[int]]
-Starts = Tensor | Sequence[int] | None
+__all__ = [
+    "bilinear_sample",
+    "exact",
+    "exact_gradients",
+    "msda",
+    "msda_checked",
+    "msda_dense",
+    "msda_gradients",
+    "msda_loops",
+]
 
 
 def bilinear_sample(image: Tensor, x: float, y: float) -> Tensor:
@@ -94,8 +100,20 @@ def msda(
 
     16-bit inputs are computed in float32 and rounded once. Arguments, result and errors as in `msda_loops`.
     """
-    levels, starts, dims = _checked(value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
-    B, S, M, D, Q, L, K = dims
+    levels, starts, _ = _checked(value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
+    return msda_checked(value, levels, starts, sampling_locations, attention_weights)
+
+
+def msda_checked(
+    value: Tensor,
+    levels: Sequence[tuple[int, int]],
+    starts: Sequence[int],
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> Tensor:
+    """`msda` for callers that have checked the call: levels as `levels_of` returns them, starts as `check_levels` does."""
+    B, _, M, D = value.shape
+    _, Q, _, L, K, _ = sampling_locations.shape
     if B == 0 or Q == 0 or M == 0 or D == 0:
         # Nothing to sample, but the result stays attached to its inputs.
         return value.new_zeros(B, Q, M * D) + 0 * (value.sum() + sampling_locations.sum() + attention_weights.sum()).to(
@@ -106,7 +124,7 @@ def msda(
     grids = torch.nan_to_num(2 * sampling_locations.to(compute) - 1, nan=-4.0).clamp(-4.0, 4.0)
     grids = grids.transpose(1, 2).flatten(0, 1).unbind(2)  # L of (B*M, Q, K, 2)
     # One split has a cheaper gradient than L slices.
-    packed = starts == level_starts(levels)
+    packed = list(starts) == level_starts(levels)
     images = value.split([H * W for H, W in levels], 1) if packed else None
     samples = []
     for level, ((H, W), start) in enumerate(zip(levels, starts)):
@@ -214,9 +232,13 @@ def exact_gradients(
     return torch.autograd.grad(out, leaves, grad_out.detach().double().reshape(out.shape))
 
 
-def _checked(value, spatial_shapes, level_start_index, sampling_locations, attention_weights):
+def _checked(
+    value: Tensor,
+    spatial_shapes: Levels,
+    level_start_index: Starts,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> tuple[list[tuple[int, int]], list[int], Dims]:
     dims = check_dims(value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
     levels = levels_of(spatial_shapes)
-    if isinstance(level_start_index, Tensor):
-        level_start_index = level_start_index.tolist()
-    return levels, check_levels(levels, level_start_index, dims.S), dims
+    return levels, check_levels(levels, starts_of(level_start_index), dims.S), dims

@@ -12,12 +12,18 @@ S pixels over all levels.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Dims", "check_dims", "check_levels", "level_starts", "levels_of"]
+__all__ = ["Dims", "Levels", "Starts", "check_dims", "check_levels", "level_starts", "levels_of", "starts_of"]
+
+#: (L, 2), (H, W) of each level: a tensor or an array of whole numbers, or a sequence of rows, each of which may be one.
+Levels = Tensor | np.ndarray | Sequence[Any]
+#: (L,), first pixel of each level: likewise; None for levels that lie one after another.
+Starts = Tensor | np.ndarray | Sequence[Any] | None
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTS = (torch.int32, torch.int64)
@@ -35,11 +41,11 @@ class Dims(NamedTuple):
     K: int
 
 
-def levels_of(spatial_shapes: Tensor | Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+def levels_of(spatial_shapes: Levels) -> list[tuple[int, int]]:
     """The level table as a list of (H, W). Reads the values, so a CUDA tensor costs a synchronisation.
 
     Raises:
-        ValueError: the table is not (L, 2), or a height or width is not positive.
+        ValueError: the table is not (L, 2) whole numbers, or a height or width is not positive.
     """
     if isinstance(spatial_shapes, Tensor):
         if spatial_shapes.dtype not in INTS:
@@ -47,15 +53,37 @@ def levels_of(spatial_shapes: Tensor | Sequence[Sequence[int]]) -> list[tuple[in
                 f"spatial_shapes must hold int32 or int64, got {_name(spatial_shapes.dtype)}. "
                 "Are these sizes in pixels, or normalised ones?"
             )
-        spatial_shapes = spatial_shapes.tolist()
-    rows = [tuple(row) if isinstance(row, Sequence) else (row,) for row in spatial_shapes]
+    rows = [tuple(row) if isinstance(row, Sequence) else (row,) for row in map(_plain, _plain(spatial_shapes))]
     if not rows or any(len(row) != 2 for row in rows):
         raise ValueError(f"spatial_shapes must be (L, 2) rows of (H, W), got {rows}. Is a level missing its width?")
-    levels = [(int(h), int(w)) for h, w in rows]
+    levels = [(_whole("spatial_shapes", h), _whole("spatial_shapes", w)) for h, w in rows]
     for level, (h, w) in enumerate(levels):
         if h < 1 or w < 1:
             raise ValueError(f"spatial_shapes must be positive, got (H, W) = {(h, w)} at level {level}. Is it padding?")
     return levels
+
+
+def starts_of(level_start_index: Starts) -> list[int] | None:
+    """The level starts as a list, or None. Reads the values, so a CUDA tensor costs a synchronisation.
+
+    Raises:
+        ValueError: an entry is not a whole number.
+    """
+    if level_start_index is None:
+        return None
+    return [_whole("level_start_index", start) for start in _plain(level_start_index)]
+
+
+def _plain(table: Any) -> Any:
+    """A tensor or an array as nested lists of numbers; anything else as it came."""
+    return table.tolist() if isinstance(table, Tensor | np.ndarray) else table
+
+
+def _whole(name: str, number: Any) -> int:
+    whole = int(number)
+    if whole != number:
+        raise ValueError(f"{name} must hold whole numbers, got {number}. Was it normalised?")
+    return whole
 
 
 def level_starts(levels: Sequence[tuple[int, int]]) -> list[int]:
@@ -99,8 +127,8 @@ def check_levels(levels: Sequence[tuple[int, int]], starts: Sequence[int] | None
 
 def check_dims(
     value: Tensor,
-    spatial_shapes: Tensor | Sequence,
-    level_start_index: Tensor | Sequence | None,
+    spatial_shapes: Levels,
+    level_start_index: Starts,
     sampling_locations: Tensor,
     attention_weights: Tensor,
 ) -> Dims:

@@ -19,6 +19,8 @@ from msda_core import device
 
 __all__ = ["Draw", "Exercise", "Failed", "Mistake", "NotRun", "Property", "exercise", "find", "lab_exercises"]
 
+device.settle()  # the kernels of learners, and the children that grade, import Triton plainly
+
 #: Seconds more for a call on a GPU, where Triton compiles each kernel for each combination of its constants.
 COMPILING = 30.0
 

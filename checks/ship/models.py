@@ -305,6 +305,7 @@ def race(attend: Operator) -> list[Lap]:
 
     if device.ACTIVE.type != "cuda":
         raise NotRun("needs a CUDA GPU, found none. A time measured in the interpreter says nothing about a kernel.")
+    from msda_core.bench import timers
     from msda_core.ops import multi_scale_deformable_attention as shipped
 
     racers: dict[str, Any] = {"yours": attend, "msda_core": shipped}
@@ -325,12 +326,14 @@ def race(attend: Operator) -> list[Lap]:
                 if racer == "mmcv":
                     inputs[3] = inputs[3].to(dtype)  # it wants one dtype for all
                 with torch.no_grad():
-                    forward = _median(lambda o=operator, i=inputs: o(*i))
+                    forward = timers.queued(lambda o=operator, i=inputs: o(*i))
                 for at in (0, 3, 4):
                     inputs[at] = inputs[at].detach().requires_grad_()
                 out = operator(*inputs)
                 leaves = [inputs[at] for at in (0, 3, 4)]
-                backward = _median(lambda o=out, v=leaves, g=grad_out: torch.autograd.grad(o, v, g, retain_graph=True))
+                backward = timers.queued(
+                    lambda o=out, v=leaves, g=grad_out: torch.autograd.grad(o, v, g, retain_graph=True)
+                )
                 laps += [Lap(racer, f"{label}, forward", forward), Lap(racer, f"{label}, backward", backward)]
     return laps
 
@@ -354,20 +357,3 @@ def _call_of(B: int, Q: int, encoder: bool, dtype: torch.dtype) -> tuple:
         locations = torch.rand(B, Q, 8, 4, 4, 2, device="cuda")
     weights = torch.rand(B, Q, 8, 16, device="cuda").softmax(-1).reshape(B, Q, 8, 4, 4).to(dtype)
     return value, table, pixels.cumsum(0) - pixels, locations, weights
-
-
-def _median(run: Callable[[], Any], repeats: int = 20) -> float:
-    """Device time of one run in µs: CUDA events around work that was queued behind a long kernel, so that the host's
-    time to launch it is hidden; the median of the repeats."""
-    for _ in range(3):
-        run()
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(2_000_000)
-        start.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(1000 * start.elapsed_time(end))
-    return sorted(times)[repeats // 2]

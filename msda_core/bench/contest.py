@@ -12,7 +12,6 @@ host pays for a launch, `eager` launches back to back, dispatch included.
 import argparse
 import importlib
 import json
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,8 @@ import torch
 from torch import Tensor
 
 from msda_core.bench import operator as bench
+from msda_core.bench import timers
+from msda_core.bench.timers import Silicon
 
 __all__ = ["RECORDED", "Silicon", "contenders", "launcher", "many_queries", "measure", "no_gpu", "predict", "recorded"]
 
@@ -130,7 +131,7 @@ def measure(table: dict[str, Forward], dtype: str) -> dict[str, dict[str, float]
     rows = {}
     for name, forward in table.items():
         stream.wait_stream(torch.cuda.current_stream())
-        row = bench._clock(lambda forward=forward: forward(*inputs), stream, flush, "fwd", quick=True)
+        row = timers.clock(lambda forward=forward: forward(*inputs), stream, flush, "fwd", quick=True)
         rows[name] = {clock.removeprefix("fwd_"): value for clock, value in row.items()}
     return rows
 
@@ -138,70 +139,6 @@ def measure(table: dict[str, Forward], dtype: str) -> dict[str, dict[str, float]
 def recorded() -> dict | None:
     """The race that was recorded on an H200: {"environment", "rows": {dtype: {name: {clock: µs}}}}; None if there is none."""
     return json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else None
-
-
-class Silicon:
-    """A CUDA GPU with the interface of `machine.clock.Clock`: what times a simulated launch times a real one."""
-
-    def __init__(self):
-        self._stream = torch.cuda.Stream()
-        self._stream.wait_stream(torch.cuda.current_stream())
-        self._rubbish = torch.empty(2**26, dtype=torch.float32, device="cuda")
-        self._begin = torch.cuda.Event(enable_timing=True)
-        with torch.cuda.stream(self._stream):
-            self._begin.record()
-        torch.cuda.synchronize()
-
-    def launching(self, launch: Callable[[], None]) -> Callable[[], None]:
-        """launch, on this clock's stream."""
-
-        def fn() -> None:
-            with torch.cuda.stream(self._stream):
-                launch()
-
-        return fn
-
-    def now(self) -> float:
-        """The host's clock in µs."""
-        return time.perf_counter() * 1e6
-
-    def synchronize(self) -> None:
-        """Wait until the GPU has done all it was given."""
-        torch.cuda.synchronize()
-
-    def record(self) -> "_SiliconEvent":
-        """An event at this place in the queue."""
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(self._stream)
-        return _SiliconEvent(self._begin, event)
-
-    def flush(self) -> None:
-        """Overwrite a buffer larger than L2, so that what follows finds it cold."""
-        with torch.cuda.stream(self._stream):
-            self._rubbish.zero_()
-
-    def graph(self, fn: Callable[[], None], copies: int = 1) -> Callable[[], None]:
-        """Capture `copies` calls of fn in a CUDA graph; returns what replays it."""
-        graph = bench._graph(fn, copies, self._stream)
-
-        def replay() -> None:
-            with torch.cuda.stream(self._stream):
-                graph.replay()
-
-        return replay
-
-
-class _SiliconEvent:
-    def __init__(self, begin, event):
-        self._begin, self._event = begin, event
-
-    @property
-    def time(self) -> float:
-        if not self._event.query():
-            from msda_core.machine.model.clock import NotYet
-
-            raise NotYet("the device has not passed this event yet. Is a synchronize missing before its time is read?")
-        return 1e3 * self._begin.elapsed_time(self._event)
 
 
 def _load(where: str) -> Forward:

@@ -35,30 +35,24 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from msda_core import reference
+from msda_core.bench import timers
+from msda_core.inputs import make_call, pyramid
 from msda_core.ops import merging, multi_scale_deformable_attention
 
 __all__ = [
     "PRESETS",
     "cpu_ratio",
-    "encoder_locations",
     "make_inputs",
     "main",
     "measure",
     "plain_grid_sample",
-    "pyramid",
 ]
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 PRESETS = ("decoder", "encoder")
-STRIDES = (8, 16, 32, 64)
 M, D, K = 8, 32, 4
 
 Operator = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-
-
-def pyramid(height: int, width: int) -> list[tuple[int, int]]:
-    """Feature maps of an image at strides 8 to 64, rounded up: 800x1333 → 100x167, 50x84, 25x42, 13x21."""
-    return [(-(-height // stride), -(-width // stride)) for stride in STRIDES]
 
 
 def make_inputs(
@@ -67,58 +61,12 @@ def make_inputs(
 ) -> list[Tensor]:  # fmt: skip
     """The five tensors of a call, and a gradient for its output.
 
-    decoder: B = 4, Q = 300, locations uniform in [0, 1]. encoder: B = 2, Q = S, locations as `encoder_locations` draws them.
+    decoder: B = 4, Q = 300, locations uniform in [0, 1]. encoder: B = 2, Q = S, locations as `inputs.encoder_locations` draws them.
     """
-    generator = torch.Generator(device).manual_seed(seed)
-    shapes = torch.tensor(levels, device=device)
-    pixels = shapes.prod(1)
-    starts = pixels.cumsum(0) - pixels
-    S, L = int(pixels.sum()), len(levels)
-    draw = dict(device=device, generator=generator)
+    common = dict(M=M, D=D, K=K, dtype=dtype, loc_dtype=loc_dtype, device=device, draw_on=device, seed=seed)
     if preset == "decoder":
-        B = B or 4
-        loc = torch.rand(B, Q, M, L, K, 2, **draw)
-    else:
-        B, Q = B or 2, S
-        loc = encoder_locations((B, Q, M, L, K, 2), levels, spread, device, generator)
-    attn = torch.rand(B, Q, M, L * K, **draw).softmax(-1).view(B, Q, M, L, K)
-    value = torch.randn(B, S, M, D, **draw)
-    grad_out = torch.randn(B, Q, M * D, **draw)
-    loc_dtype = loc_dtype or dtype
-    return [value.to(dtype), shapes, starts, loc.to(loc_dtype), attn.to(loc_dtype), grad_out.to(dtype)]
-
-
-def encoder_locations(
-    shape: tuple[int, ...], levels: list[tuple[int, int]], spread: float | str, device: str, generator: torch.Generator
-) -> Tensor:
-    """Where the pixels of a pyramid look: (B, Q, M, L, K, 2), float32.
-
-    Args:
-        shape: (B, Q, M, L, K, 2), with one query for each pixel of `levels`.
-        spread: of a Gaussian around each query's own pixel centre, in pixels of every level; "initial" for the offsets that
-            Deformable DETR starts from, point k going k + 1 pixels into a direction of the head's own; "uniform" in [0, 1].
-    """
-    _, Q, heads, _, points, _ = shape
-    draw = dict(device=device, generator=generator)
-    if spread == "uniform":
-        return torch.rand(shape, **draw)
-    sizes = torch.tensor(levels, device=device).flip(-1)[:, None]  # (W, H) of each level
-    centres = torch.cat([
-        torch.stack([
-            ((torch.arange(w, device=device) + 0.5) / w).expand(h, w),
-            ((torch.arange(h, device=device) + 0.5) / h)[:, None].expand(h, w),
-        ], -1).view(-1, 2)
-        for h, w in levels
-    ])  # fmt: skip
-    if spread == "initial":
-        angle = torch.arange(heads, device=device) * (2 * math.pi / heads)
-        direction = torch.stack([angle.cos(), angle.sin()], -1)
-        direction = direction / direction.abs().amax(-1, keepdim=True)
-        offsets = direction[:, None, None] * torch.arange(1, points + 1, device=device)[:, None]
-        offsets = (offsets / sizes).expand(shape)
-    else:
-        offsets = float(spread) * torch.randn(shape, **draw) / sizes
-    return centres[None, :, None, None, None] + offsets
+        return list(make_call(levels, B=B or 4, Q=Q, margin=0.0, **common))
+    return list(make_call(levels, B=B or 2, Q=None, spread=spread, **common))
 
 
 # ------------------------------------------------------------------------------------------------- what is compared
@@ -211,79 +159,7 @@ def _cpu_ratio(repeats: int, backward: bool) -> float:
     return statistics.median(ours / plain for ours, plain in zip(times[0][2:], times[1][2:]))
 
 
-# ------------------------------------------------------------------------------------------------------------ clocks
-
-
-def _events(run: Callable[[], None], before: Callable[[], None], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        before()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3)
-    return statistics.median(times)
-
-
-def _graph(run: Callable[[], None], copies: int, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(copies):
-            run()
-    return graph
-
-
-def _kernels(run: Callable[[], None], calls: int = 5) -> float:
-    """µs of kernels in one call, by the profiler. Memory sets, copies and fills are not counted."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as trace:
-        for _ in range(calls):
-            run()
-        torch.cuda.synchronize()
-    total = 0.0
-    for event in trace.key_averages():
-        if not any(word in event.key for word in ("Memset", "Memcpy", "FillFunctor", "fill_")):
-            total += event.self_device_time_total
-    return total / calls
-
-
-def _host(run: Callable[[], None], calls: int) -> tuple[float, float]:
-    """µs per eager call: (enqueue only, back to back until the device is done). Medians of nine rounds."""
-    enqueue, done = [], []
-    for _ in range(9):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(calls):
-            run()
-        enqueue.append((time.perf_counter() - begin) / calls * 1e6)
-        torch.cuda.synchronize()
-        done.append((time.perf_counter() - begin) / calls * 1e6)
-    return statistics.median(enqueue), statistics.median(done)
-
-
-def _clock(run: Callable[[], None], stream: torch.cuda.Stream, flush: Tensor, prefix: str, quick: bool) -> dict:
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            run()
-        begin = time.perf_counter()
-        run()
-        torch.cuda.synchronize()
-        slow = time.perf_counter() - begin > 2e-3
-        copies, repeats = (2, 3) if slow else (20, 7 if quick else 15)
-        row = {f"{prefix}_kernels": _kernels(run), f"{prefix}_device": math.nan, f"{prefix}_cold": math.nan}
-        row[f"{prefix}_host"], row[f"{prefix}_eager"] = _host(run, 5 if slow else 50)
-        try:
-            single, several = _graph(run, 1, stream), _graph(run, copies, stream)
-        except RuntimeError as error:  # waits for the device, or allocates outside the pool: no graph, no figure
-            print(f"  no CUDA graph: {str(error).splitlines()[0][:150]}")
-            return row
-        several.replay()
-        row[f"{prefix}_device"] = _events(several.replay, lambda: None, repeats) / copies
-        row[f"{prefix}_cold"] = _events(single.replay, flush.zero_, repeats)
-    return row
+# ----------------------------------------------------------------------------------------------------------- one row
 
 
 def measure(operator: Operator, inputs: list[Tensor], quick: bool = False) -> dict[str, float]:
@@ -324,10 +200,10 @@ def measure(operator: Operator, inputs: list[Tensor], quick: bool = False) -> di
     def backward():
         torch.autograd.grad(out, leaves, grad.view(out.shape), retain_graph=True)
 
-    row |= _clock(forward, stream, flush, "fwd", quick)
+    row |= timers.clock(forward, stream, flush, "fwd", quick)
     with torch.cuda.stream(stream):
-        row["fwd_host_tracked"] = _host(tracked, 50)[0] if row["fwd_host"] < 2000 else math.nan
-    row |= _clock(backward, stream, flush, "bwd", quick)
+        row["fwd_host_tracked"] = timers.host(tracked, 50)[0] if row["fwd_host"] < 2000 else math.nan
+    row |= timers.clock(backward, stream, flush, "bwd", quick)
     return row
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from msda_core.device import load_triton
+from msda_core.inputs import make_call
 
 triton = load_triton()
 import triton.language as tl  # noqa: E402
@@ -418,19 +419,8 @@ PYRAMID = ((100, 167), (50, 84), (25, 42), (13, 21))
 @functools.lru_cache(maxsize=2)
 def msda_inputs(dtype: torch.dtype, Q: int, B: int = 1, M: int = 8, D: int = 32, K: int = 4, seed: int = 0) -> Tensors:
     """A decoder call over a four-level pyramid, locations uniform in [-0.05, 1.05]."""
-    generator = torch.Generator().manual_seed(seed)
-    shapes = torch.tensor(PYRAMID)
-    sizes = shapes.prod(1)
-    starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)[:-1]])
-    S, L = int(sizes.sum()), len(PYRAMID)
-    return {
-        "value": torch.randn(B, S, M, D, generator=generator).to(dtype),
-        "shapes": shapes,
-        "starts": starts,
-        "loc": (torch.rand(B, Q, M, L, K, 2, generator=generator) * 1.1 - 0.05).to(dtype),
-        "attn": torch.rand(B, Q, M, L, K, generator=generator).to(dtype),
-        "grad": torch.randn(B, Q, M * D, generator=generator).to(dtype),
-    }
+    call = make_call(PYRAMID, B=B, Q=Q, M=M, D=D, K=K, dtype=dtype, margin=0.05, normalised=False, seed=seed)
+    return dict(zip(("value", "shapes", "starts", "loc", "attn", "grad"), call))
 
 
 def msda_touched(t: Tensors) -> int:

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from msda_core.bench.operator import encoder_locations
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, RED, Picture, new_figure
+from msda_core.inputs import encoder_locations
 
 __all__ = ["COMMAND", "DATA", "crossing", "crossings_of", "shares", "shares_of", "shares_picture"]
 
@@ -117,7 +117,7 @@ def shares(
     """What becomes of the points of one head, by the rule of `kernels.merged.window`, counted without a device.
 
     Args:
-        levels: (H, W) of each; spread: as for `bench.encoder_locations`.
+        levels: (H, W) of each; spread: as for `inputs.encoder_locations`.
 
     Returns:
         The share of each fate, "merged", "left over" and "plain", of the points that touch a merged level; and for each slot

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from msda_core.bench.contest import launcher, many_queries
 from msda_core.figures.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Picture, new_figure
-from msda_core.figures.tiles import example_call
+from msda_core.inputs import example_call
 from msda_core.machine.model.clock import Clock
 
 __all__ = [
@@ -69,7 +69,7 @@ TILINGS = {
 
 
 def typed_call(dtype: str) -> tuple:
-    """`forward.example_call` in a dtype."""
+    """`inputs.example_call` in a dtype."""
     return tuple(t.to(DTYPES[dtype]) if t.is_floating_point() else t for t in example_call())
 
 

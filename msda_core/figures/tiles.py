@@ -10,12 +10,12 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from msda_core.figures.picture import BLUE, GREY, ORANGE, RED, Picture, new_figure
+from msda_core.inputs import example_call
 
 __all__ = [
     "SYMPTOMS",
     "contenders",
     "error_map",
-    "example_call",
     "lanes_and_sectors",
     "profile_kernel",
     "request_of_tensor",
@@ -29,20 +29,6 @@ __all__ = [
 
 SECTOR, LINE = 32, 128
 MARKS = "osD^v<>ph*X8P"  # one for each query of a block, and again
-
-
-def example_call(M: int = 2) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """A call small enough for the interpreter, with a decoder's proportions: the arguments of `msda_forward`.
-
-    16 queries, M heads of 32 channels, levels of 20 x 34 and 10 x 17, 4 points on each; float32. Of the locations,
-    uniform in [-0.1, 1.1], three in ten lie outside.
-    """
-    generator = torch.Generator().manual_seed(5)
-    shapes = torch.tensor([[20, 34], [10, 17]])
-    value = torch.randn(1, 850, M, 32, generator=generator)
-    locations = 1.2 * torch.rand(1, 16, M, 2, 4, 2, generator=generator) - 0.1
-    weights = torch.rand(1, 16, M, 8, generator=generator).softmax(-1).reshape(1, 16, M, 2, 4)
-    return value, shapes, torch.tensor([0, 680]), locations, weights
 
 
 @cache
@@ -288,12 +274,12 @@ def contenders(forward: Callable) -> tuple[Picture, list[tuple[str, int]]]:
     Returns:
         The picture, and (name, sectors) from the fewest.
     """
+    from msda_core.kernels.config import LaunchConfig
     from msda_core.kernels.forward import msda_forward
-    from msda_core.kernels.launch import Launch
     from msda_core.machine.counts.calls import profile_calls
 
     args = example_call()
-    looping = Launch(16, 1, 1, 32, num_warps=4, UNROLL=1)
+    looping = LaunchConfig(16, 1, 1, 32, num_warps=4, UNROLL=1)
     mine = sum(report.sectors for report in profile_calls(lambda: forward(*args)))
     shipped = shipped_report()
     rows = [
@@ -301,7 +287,7 @@ def contenders(forward: Callable) -> tuple[Picture, list[tuple[str, int]]]:
         ("msda_core, all points in one tile (shipped here)", shipped.sectors),
         (
             "msda_core, points in a loop (shipped for large calls)",
-            profile_calls(lambda: msda_forward(*args, cut=looping))[0].sectors,
+            profile_calls(lambda: msda_forward(*args, config=looping))[0].sectors,
         ),
         ("each sector once: nobody can ask for less", (shipped.unique_bytes + shipped.written_bytes) // SECTOR),
     ]

@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 
 from msda_core.device import INTERPRETED, load_triton
+from msda_core.kernels.config import MAX_BATCH, LaunchConfig, offset_type
 from msda_core.kernels.forward import corners
-from msda_core.kernels.launch import MAX_BATCH, Launch, Plan, launch, offset_type
+from msda_core.kernels.launch import Plan, launch
 
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["accumulator_dtype", "backward_launch", "msda_backward", "msda_bwd_kernel"]
+__all__ = ["accumulator_dtype", "backward_config", "msda_backward", "msda_bwd_kernel"]
 
 
 @triton.jit
@@ -128,35 +129,35 @@ def msda_bwd_kernel(
         tl.store(grad_loc_ptr + 2 * offs_rp + 1, grad_y.to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
 
 
-def backward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int, loops: bool = False) -> Launch:
-    """The measured way to cut a backward call, `itemsize` bytes per element of value; see LOG.md.
+def backward_config(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int, loops: bool = False) -> LaunchConfig:
+    """The measured launch config of a backward call, `itemsize` bytes per element of value; see LOG.md.
 
     loops: each addition is a loop of compare-and-swap, because somebody overruled `accumulator_dtype`.
     """
     BLOCK_D = min(triton.next_power_of_2(D), 128)
     if B * Q * M >= 2**17:  # pixels are hit again and again: keep them, and keep the programs small
         BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 256 // BLOCK_D))
-        cut = Launch(1, 1, BLOCK_P, BLOCK_D, num_warps=1)
+        config = LaunchConfig(1, 1, BLOCK_P, BLOCK_D, num_warps=1)
     else:  # a pixel is read once or twice and then in the way of grad_value, which the L2 should hold instead
         BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 1024 // BLOCK_D))
         BLOCK_M = 2 if itemsize == 2 and M % 2 == 0 and BLOCK_P * BLOCK_D <= 512 else 1  # at most 8 elements a lane
         num_warps = min(max(1, BLOCK_M * BLOCK_P * BLOCK_D * itemsize // 512), 4)  # 16 bytes a lane and reduction
-        cut = Launch(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT="evict_first")
+        config = LaunchConfig(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT="evict_first")
     if D % 2 or loops:  # every element is an addition of its own: two a lane instead of eight
-        two = max(1, 64 * cut.num_warps // (cut.BLOCK_M * BLOCK_D))
-        return cut._replace(BLOCK_P=min(cut.BLOCK_P, two), maxnreg=128)
+        two = max(1, 64 * config.num_warps // (config.BLOCK_M * BLOCK_D))
+        return config._replace(BLOCK_P=min(config.BLOCK_P, two), maxnreg=128)
     # Few points: more queries, or a lane would have less than 16 bytes to add at once; one half alone is a loop.
-    return cut._replace(BLOCK_Q=max(1, 512 // (cut.BLOCK_M * cut.BLOCK_P * BLOCK_D * itemsize)))
+    return config._replace(BLOCK_Q=max(1, 512 // (config.BLOCK_M * config.BLOCK_P * BLOCK_D * itemsize)))
 
 
 @functools.lru_cache(maxsize=4096)
 def _plan(
-    B: int, Q: int, S: int, M: int, D: int, L: int, K: int, itemsize: int, loops: bool, cut: Launch | None
+    B: int, Q: int, S: int, M: int, D: int, L: int, K: int, itemsize: int, loops: bool, config: LaunchConfig | None
 ) -> Plan:  # fmt: skip
-    cut = cut or backward_launch(B, Q, M, D, L, K, itemsize, loops)
-    blocks = (cut.BLOCK_Q, cut.BLOCK_M, cut.BLOCK_P, cut.BLOCK_D)
-    constants = (Q, S, M, D, L, K, *blocks, cut.EVICT, offset_type(S, Q, M, D, L, K))
-    return Plan(cut.grid(B, Q, M), constants, **cut.options)
+    config = config or backward_config(B, Q, M, D, L, K, itemsize, loops)
+    blocks = (config.BLOCK_Q, config.BLOCK_M, config.BLOCK_P, config.BLOCK_D)
+    constants = (Q, S, M, D, L, K, *blocks, config.EVICT, offset_type(S, Q, M, D, L, K))
+    return Plan(config.grid(B, Q, M), constants, **config.options)
 
 
 def accumulator_dtype(
@@ -188,12 +189,12 @@ def msda_backward(
     value: Tensor, shapes: Tensor, starts: Tensor, sampling_locations: Tensor, attention_weights: Tensor,
     grad_out: Tensor,
     fp32_grad_accum: bool | None = None, deterministic: bool = False,
-    cut: Launch | None = None,
+    config: LaunchConfig | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Launch `msda_bwd_kernel`. Nothing here reads a tensor, so nothing waits for the device.
 
     Args:
-        value … attention_weights, cut: as in `msda_forward`; grad_out: (B, Q, M*D).
+        value … attention_weights, config: as in `msda_forward`; grad_out: (B, Q, M*D).
         fp32_grad_accum: sum grad_value in float32 and round once; None decides by the GPU, see `accumulator_dtype`.
         deterministic: sum grad_value in 64-bit integers, which add to the same bits in any order. The unit is a
             power of two chosen from the largest possible contribution, so the sum is finer than a float32 one; an
@@ -209,7 +210,7 @@ def msda_backward(
     if B > MAX_BATCH:
         parts = zip(*(t.split(MAX_BATCH) for t in (value, sampling_locations, attention_weights, grad_out)))
         grads = [
-            msda_backward(v, shapes, starts, loc, attn, g, fp32_grad_accum, deterministic, cut)
+            msda_backward(v, shapes, starts, loc, attn, g, fp32_grad_accum, deterministic, config)
             for v, loc, attn, g in parts
         ]
         return tuple(torch.cat(column) for column in zip(*grads))
@@ -223,7 +224,7 @@ def msda_backward(
     loops = not _adds(accumulator, value.device, D)
     launch(
         msda_bwd_kernel,
-        _plan(B, Q, S, M, D, L, K, value.element_size(), loops, cut),
+        _plan(B, Q, S, M, D, L, K, value.element_size(), loops, config),
         (value.contiguous(), shapes.contiguous(), starts.contiguous(), sampling_locations.contiguous(),
          attention_weights.contiguous(), grad_out.contiguous(), grad_value, grad_loc, grad_attn, unit),
     )  # fmt: skip

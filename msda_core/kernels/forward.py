@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from msda_core.device import load_triton
-from msda_core.kernels.launch import MAX_BATCH, Launch, Plan, launch, offset_type
+from msda_core.kernels.config import MAX_BATCH, LaunchConfig, offset_type
+from msda_core.kernels.launch import Plan, launch
 
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["corners", "forward_launch", "msda_forward", "msda_fwd_kernel"]
+__all__ = ["corners", "forward_config", "msda_forward", "msda_fwd_kernel"]
 
 
 @triton.jit
@@ -106,36 +107,36 @@ def msda_fwd_kernel(
         tl.store(out_ptr + offs_row[:, None] * D + offs_d[None, :], acc.to(out_ptr.dtype.element_ty), mask=mask_out)
 
 
-def forward_launch(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int) -> Launch:
-    """The measured way to cut a forward call, `itemsize` bytes per element of value; see LOG.md."""
+def forward_config(B: int, Q: int, M: int, D: int, L: int, K: int, itemsize: int) -> LaunchConfig:
+    """The measured launch config of a forward call, `itemsize` bytes per element of value; see LOG.md."""
     BLOCK_D = min(triton.next_power_of_2(D), 128)
     lanes = max(1, BLOCK_D * itemsize // 16)  # of a row, 16 bytes each
     if lanes <= 16 and B * Q * M * lanes >= 2**19:  # rows enough to fill every warp with them: loop over the points
         BLOCK_M = 2 if itemsize == 2 and M % 2 == 0 else 1  # two heads' rows fill a line: they never meet in a bank
         BLOCK_Q = max(1, 32 // lanes // BLOCK_M)
-        return Launch(BLOCK_Q, BLOCK_M, 1, BLOCK_D, num_warps=1, UNROLL=2 if itemsize == 2 else 4)
+        return LaunchConfig(BLOCK_Q, BLOCK_M, 1, BLOCK_D, num_warps=1, UNROLL=2 if itemsize == 2 else 4)
     BLOCK_P = min(triton.next_power_of_2(L * K), max(1, 2048 // BLOCK_D))
     BLOCK_M = 2 if itemsize == 2 and M % 2 == 0 and BLOCK_P * BLOCK_D <= 512 else 1
     num_warps = min(max(1, BLOCK_M * BLOCK_P * BLOCK_D // 1024), 4)
     evict = "evict_first" if itemsize > 2 else ""  # 1 % in float32, minus 1 to 2 % in 16 bits
-    cut = Launch(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT=evict)
+    config = LaunchConfig(1, BLOCK_M, BLOCK_P, BLOCK_D, num_warps, EVICT=evict)
     if D % 2:  # every element is a load of its own: 8 a lane instead of 32
         eight = max(1, 256 * num_warps // (BLOCK_M * BLOCK_D))
-        cut = cut._replace(BLOCK_P=min(BLOCK_P, eight), maxnreg=128)
-    return cut
+        config = config._replace(BLOCK_P=min(BLOCK_P, eight), maxnreg=128)
+    return config
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(B: int, Q: int, S: int, M: int, D: int, L: int, K: int, itemsize: int, cut: Launch | None) -> Plan:
-    cut = cut or forward_launch(B, Q, M, D, L, K, itemsize)
-    blocks = (cut.BLOCK_Q, cut.BLOCK_M, cut.BLOCK_P, cut.BLOCK_D)
-    constants = (Q, S, M, D, L, K, *blocks, cut.UNROLL, cut.EVICT, offset_type(S, Q, M, D, L, K))
-    return Plan(cut.grid(B, Q, M), constants, **cut.options)
+def _plan(B: int, Q: int, S: int, M: int, D: int, L: int, K: int, itemsize: int, config: LaunchConfig | None) -> Plan:
+    config = config or forward_config(B, Q, M, D, L, K, itemsize)
+    blocks = (config.BLOCK_Q, config.BLOCK_M, config.BLOCK_P, config.BLOCK_D)
+    constants = (Q, S, M, D, L, K, *blocks, config.UNROLL, config.EVICT, offset_type(S, Q, M, D, L, K))
+    return Plan(config.grid(B, Q, M), constants, **config.options)
 
 
 def msda_forward(
     value: Tensor, shapes: Tensor, starts: Tensor, sampling_locations: Tensor, attention_weights: Tensor,
-    cut: Launch | None = None,
+    config: LaunchConfig | None = None,
 ) -> Tensor:  # fmt: skip
     """Launch `msda_fwd_kernel`. Nothing here reads a tensor, so nothing waits for the device.
 
@@ -143,7 +144,7 @@ def msda_forward(
         value: (B, S, M, D), any of float32, float16, bfloat16.
         shapes: (L, 2), (H, W) of each level; starts: (L,); int32 or int64, on value's device.
         sampling_locations: (B, Q, M, L, K, 2); attention_weights: (B, Q, M, L, K); each in a float dtype of its own.
-        cut: how to cut the call into programs; None for the measured way.
+        config: how the call is divided into programs; None for the measured config.
 
     Returns:
         (B, Q, M*D), in value's dtype.
@@ -154,11 +155,11 @@ def msda_forward(
         return value.new_zeros(B, Q, M * D)
     if B > MAX_BATCH:
         parts = zip(*(t.split(MAX_BATCH) for t in (value, sampling_locations, attention_weights)))
-        return torch.cat([msda_forward(v, shapes, starts, loc, attn, cut) for v, loc, attn in parts])
+        return torch.cat([msda_forward(v, shapes, starts, loc, attn, config) for v, loc, attn in parts])
     out = value.new_empty(B, Q, M * D)
     launch(
         msda_fwd_kernel,
-        _plan(B, Q, S, M, D, L, K, value.element_size(), cut),
+        _plan(B, Q, S, M, D, L, K, value.element_size(), config),
         (value.contiguous(), shapes.contiguous(), starts.contiguous(), sampling_locations.contiguous(),
          attention_weights.contiguous(), out),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Three other ways to cut the forward, raced in lab 6 against `forward.msda_fwd_kernel`. All give the same result.
+"""Three other tilings of the forward, raced in lab 6 against `forward.msda_fwd_kernel`. All give the same result.
 
     element   one lane per output element, as in the classic CUDA im2col kernel: every lane of a row reads that row's
               locations and weights again, and a value at a time

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from msda_core import inputs
 from msda_core.bench import operator as bench
 from msda_core.ops import multi_scale_deformable_attention
 
@@ -33,7 +34,7 @@ def test_offsets_of_every_spread():
     shape = (1, 3000, 8, 2, 4, 2)
 
     def offsets(spread):
-        loc = bench.encoder_locations(shape, levels, spread, "cpu", torch.Generator().manual_seed(0))
+        loc = inputs.encoder_locations(shape, levels, spread, "cpu", torch.Generator().manual_seed(0))
         assert loc.shape == shape
         query = 45 * 1 + 60 * 7  # pixel (45, 7) of the first level
         return loc, (loc[0, query] - torch.tensor([45.5 / 60, 7.5 / 40])) * size[:, None]
@@ -76,19 +77,19 @@ def test_table_shows_both_ways_of_the_encoder():
 
 
 def test_both_ways_are_the_operator():
-    from msda_core.ops import api as ops
+    from msda_core.ops import eager
 
     seen = []
     found = bench.operators([], LEVELS, False)
     assert list(found)[:3] == list(bench.OURS)
-    inputs = bench.make_inputs("encoder", torch.float32, LEVELS, "cpu", B=1)[:5]
+    call = bench.make_inputs("encoder", torch.float32, LEVELS, "cpu", B=1)[:5]
     original = bench.multi_scale_deformable_attention
-    bench.multi_scale_deformable_attention = lambda *args: (seen.append(ops._merging), original(*args))[1]
+    bench.multi_scale_deformable_attention = lambda *args: (seen.append(eager.merging_wish()), original(*args))[1]
     try:
-        results = [found[name](*inputs) for name in ("plain", "merged")]
+        results = [found[name](*call) for name in ("plain", "merged")]
     finally:
         bench.multi_scale_deformable_attention = original
-    assert seen == [False, True] and torch.equal(*results) and ops._merging is None
+    assert seen == [False, True] and torch.equal(*results) and eager.merging_wish() is None
 
 
 @pytest.mark.parametrize("spread", ["two", ""])

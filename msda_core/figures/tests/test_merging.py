@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from msda_core import device
+from msda_core import device, inputs
 from msda_core.bench import operator as bench
 
 pytestmark = pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: {device.NO_TRITON}")
@@ -63,17 +63,17 @@ def test_the_crossing_is_where_the_times_meet(tmp_path):
 
 def test_what_is_counted_is_what_the_kernel_does(monkeypatch):
     """The rule of the window, written in PyTorch, and the statuses that the kernel writes; both kinds of tile."""
-    from msda_core.conftest import _make_call
+    from msda_core.inputs import make_call
     from msda_core.kernels import merged
 
     seen = []
     launch = merged.launch
     monkeypatch.setattr(merged, "launch", lambda k, p, t: (seen.append((k.fn.__name__, t)), launch(k, p, t))[1])
-    call = _make_call(B=1, Q=6 * 64 + 3 * 32, M=2, D=32, K=4, levels=LEVELS)
+    call = make_call(B=1, Q=6 * 64 + 3 * 32, M=2, D=32, K=4, levels=LEVELS)
     for m, spread in enumerate((2.0, 12.0)):  # a head that looks around itself, and one that looks far away
         shape = (1, call.loc.shape[1], 1, 2, 4, 2)
         draw = torch.Generator().manual_seed(m)
-        call.loc[:, :, m : m + 1] = bench.encoder_locations(shape, list(LEVELS), spread, "cpu", draw).to(
+        call.loc[:, :, m : m + 1] = inputs.encoder_locations(shape, list(LEVELS), spread, "cpu", draw).to(
             call.loc.device
         )
     merged.merged_backward(call.value, call.shapes, call.starts, LEVELS, call.loc, call.attn, call.grad_out)

@@ -6,10 +6,10 @@ The merged path takes a spatial tile of queries at a time:
 
     merged_forward    `forward`     tiles of 8 × 4 queries, two heads at a time: pixels are found in L1
     merged_backward   `window`      grad_value of tiles on coarser levels: summed in a window, added once
-                      `left_over`   grad_value of single points that missed their window
+                      `remainder`   grad_value of single points that missed their window
                       `points`      grad_locations and grad_attention of all points; grad_value of all that is not merged
 
-`words` holds the arithmetic on pairs of 16-bit numbers that they are made of, `plan` the work lists. Whatever the input,
+`packed` holds the arithmetic on pairs of 16-bit numbers that they are made of, `plan` the work lists. Whatever the input,
 the result is that of the plain kernels, up to rounding: merging is a matter of speed, decided tile by tile on the device
 (`window`), so that locations that are all over the place cost a look at a sample and then what the plain kernel costs.
 
@@ -24,10 +24,11 @@ from torch import Tensor
 
 from msda_core.device import INTERPRETED, load_triton
 from msda_core.kernels.backward import accumulator_dtype
-from msda_core.kernels.launch import MAX_BATCH, Plan, launch, offset_type
+from msda_core.kernels.config import MAX_BATCH, offset_type
+from msda_core.kernels.launch import Plan, launch
 from msda_core.kernels.merged.plan import SPAN, TILE, ready, work_lists
 from msda_core.kernels.merged.points import points_16_kernel, points_32_kernel
-from msda_core.kernels.merged.remainder import left_over_kernel
+from msda_core.kernels.merged.remainder import remainder_kernel
 from msda_core.kernels.merged.tile import forward_tile_kernel
 from msda_core.kernels.merged.window import merge_window_kernel
 
@@ -157,7 +158,7 @@ def _backward_plans(
     counts: tuple[int, int, int],
     capability: int,
 ) -> tuple[Plan, Plan, Plan]:
-    """Grids, constants and warps of `window`, `left_over` and `points`, as measured (LOG.md)."""
+    """Grids, constants and warps of `window`, `remainder` and `points`, as measured (LOG.md)."""
     merges, spans, tiles = counts
     wide = accumulator == torch.float32
     # float16 sums of a window that overflow: leave it to the plain additions, which may not
@@ -196,7 +197,7 @@ def merged_backward(
     value, loc, attn, grad_out = map(_aligned, (value, sampling_locations, attention_weights, grad_out))
     shapes, starts = shapes.contiguous(), starts.contiguous()
     accumulator = accumulator_dtype(value.dtype, device, D, fp32_grad_accum)
-    window, left_over, points = _backward_plans(
+    window, remainder, points = _backward_plans(
         B, Q, S, M, L, value.dtype, accumulator, (merges, spans, len(lists.tiles)), _capability(device)
     )
     grad_value = torch.zeros(value.shape, dtype=accumulator, device=device)
@@ -207,7 +208,7 @@ def merged_backward(
         missed = torch.empty(B * M * spans * 4 * SPAN, dtype=torch.int16, device=device)
         tensors = (shapes, starts, loc, attn, grad_out, grad_value, flags)
         launch(merge_window_kernel, window, (*tensors, merged, lists.merges))
-        launch(left_over_kernel, left_over, (*tensors, missed, lists.spans))
+        launch(remainder_kernel, remainder, (*tensors, missed, lists.spans))
     tensors = (value, shapes, starts, loc, attn, grad_out, grad_value, grad_loc, grad_attn)
     launch(
         points_32_kernel if value.dtype == torch.float32 else points_16_kernel,
@@ -218,6 +219,6 @@ def merged_backward(
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """Contiguous, and at a multiple of 16 bytes: the kernels read pairs and rows as words."""
+    """Contiguous, and at a multiple of 16 bytes: the kernels read locations and rows as packed pairs."""
     tensor = tensor.contiguous()
     return tensor.clone() if tensor.data_ptr() % 16 else tensor

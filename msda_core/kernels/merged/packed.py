@@ -1,6 +1,6 @@
 """Two 16-bit numbers in a register, and arithmetic on both at once: the pieces that the merged kernels are made of.
 
-Weights and rows of 16 bits travel in pairs, as the halves of an int32 *word*: half the registers, half the instructions,
+Weights and rows of 16 bits travel in pairs, as the halves of an int32, a *packed pair*: half the registers, half the instructions,
 16 bytes a lane for each load. Triton has no name for such a pair, so five pieces are inline PTX. Each has a twin in plain
 Triton, chosen by the constexpr PTX: it says what the PTX computes, the interpreter runs it, and tests hold the two together.
 All of the PTX is elementwise, so the layout of a block does not matter to it, with one exception: see `dots`.
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------------------ a word
+# ------------------------------------------------------------------------------------------------------------ a pair
 
 
 @triton.jit
@@ -45,7 +45,7 @@ PACK_BF16 = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
 
 @triton.jit
 def pack(low, high, T: tl.constexpr, PTX: tl.constexpr):
-    """Two float32, rounded to T, in a word. One instruction; Triton's own takes two conversions, a shift and an or."""
+    """Two float32, rounded to T, in a pair. One instruction; Triton's own takes two conversions, a shift and an or."""
     if PTX:
         asm: tl.constexpr = PACK_BF16 if T == tl.bfloat16 else PACK_F16
         return tl.inline_asm_elementwise(asm, "=r,r,r", [low, high], dtype=tl.int32, is_pure=True, pack=1)
@@ -57,28 +57,28 @@ UNPACK = tl.constexpr("mov.b32 {$0, $1}, $2;")
 
 
 @triton.jit
-def unpack(word, T: tl.constexpr, PTX: tl.constexpr):
-    """The lower and the upper half of a word, each a T. No instruction at all: the halves of a register have names."""
+def unpack(pair, T: tl.constexpr, PTX: tl.constexpr):
+    """The lower and the upper half of a pair, each a T. No instruction at all: the halves of a register have names."""
     if PTX and T == tl.float16:
         return tl.inline_asm_elementwise(
-            UNPACK, "=h,=h,r", [word], dtype=(tl.float16, tl.float16), is_pure=True, pack=1
+            UNPACK, "=h,=h,r", [pair], dtype=(tl.float16, tl.float16), is_pure=True, pack=1
         )
     elif PTX:
         return tl.inline_asm_elementwise(
-            UNPACK, "=h,=h,r", [word], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=1
+            UNPACK, "=h,=h,r", [pair], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=1
         )
     else:
-        return word.to(tl.int16).to(T, bitcast=True), (word >> 16).to(tl.int16).to(T, bitcast=True)
+        return pair.to(tl.int16).to(T, bitcast=True), (pair >> 16).to(tl.int16).to(T, bitcast=True)
 
 
 @triton.jit
-def numbers(word, T: tl.constexpr, PTX: tl.constexpr):
-    """The lower and the upper half of a word, in float32. A bfloat16 is the upper half of a float32: one instruction for
+def numbers(pair, T: tl.constexpr, PTX: tl.constexpr):
+    """The lower and the upper half of a pair, in float32. A bfloat16 is the upper half of a float32: one instruction for
     each, where Triton's own way to the upper one takes two."""
     if T == tl.bfloat16:
-        return (word << 16).to(tl.float32, bitcast=True), (word & -65536).to(tl.float32, bitcast=True)
+        return (pair << 16).to(tl.float32, bitcast=True), (pair & -65536).to(tl.float32, bitcast=True)
     else:
-        low, high = unpack(word, T, PTX)
+        low, high = unpack(pair, T, PTX)
         return low.to(tl.float32), high.to(tl.float32)
 
 
@@ -119,7 +119,7 @@ SUM_BF16 = tl.constexpr(_sum_of_products("bf16x2"))
 
 @triton.jit
 def sum_of_products(rows, columns, T: tl.constexpr, PTX: tl.constexpr):
-    """Four products of words, half by half, and their sum; rows and columns are four blocks each, and broadcast.
+    """Four products of pairs, half by half, and their sum; rows and columns are four blocks each, and broadcast.
 
     Returns:
         The lower and the upper halves, T. The PTX rounds after every step, the twin once.
@@ -127,8 +127,8 @@ def sum_of_products(rows, columns, T: tl.constexpr, PTX: tl.constexpr):
     if PTX:
         asm: tl.constexpr = SUM_BF16 if T == tl.bfloat16 else SUM_F16
         args = [rows[0], rows[1], rows[2], rows[3], columns[0], columns[1], columns[2], columns[3]]
-        word = tl.inline_asm_elementwise(asm, "=r,r,r,r,r,r,r,r,r", args, dtype=tl.int32, is_pure=True, pack=1)
-        return unpack(word, T, PTX)
+        pair = tl.inline_asm_elementwise(asm, "=r,r,r,r,r,r,r,r,r", args, dtype=tl.int32, is_pure=True, pack=1)
+        return unpack(pair, T, PTX)
     low = 0.0
     high = 0.0
     for k in tl.static_range(4):
@@ -137,7 +137,7 @@ def sum_of_products(rows, columns, T: tl.constexpr, PTX: tl.constexpr):
     return low.to(T), high.to(T)
 
 
-# The leading parts of two float32 in one word, and what they leave, in another. A bfloat16 is the upper half of a float32.
+# The leading parts of two float32 in one pair, and what they leave, in another. A bfloat16 is the upper half of a float32.
 SPLIT = tl.constexpr(
     "{.reg .b32 a, b; cvt.rn.bf16x2.f32 $0, $3, $2; shl.b32 a, $0, 16; and.b32 b, $0, 0xffff0000;"
     " sub.f32 a, $2, a; sub.f32 b, $3, b; cvt.rn.bf16x2.f32 $1, b, a;}"
@@ -184,7 +184,7 @@ def _dots(kind: str) -> str:
     for block in range(4):
         w = (
             4 + 4 * block
-        )  # $0 to $3 are the results, then come four words of each block, then those of the other factor
+        )  # $0 to $3 are the results, then come four pairs of each block, then those of the other factor
         text += f" {product} {{a, b, c, d}}, {{${w}, ${w + 1}, ${w + 2}, ${w + 3}}}, {{$20, $22}}, {{zero, zero, zero, zero}};"
         text += f" add.f32 ${block}, a, d;"
     return text + "}"
@@ -200,8 +200,8 @@ def dots(a, b, c, d, g, column, T: tl.constexpr, PTX: tl.constexpr):
     """Dot products of gathered rows with a row of grad_out: each lane holds 8 of a row's 32 numbers, 4 lanes a row.
 
     Args:
-        a, b, c, d: [N, 4] words. Elements 4r to 4r + 3 hold row r: its numbers 0 to 7, 8 to 15, 16 to 23 and 24 to 31.
-        g: [N, 4] words of grad_out, likewise.
+        a, b, c, d: [N, 4] pairs. Elements 4r to 4r + 3 hold row r: its numbers 0 to 7, 8 to 15, 16 to 23 and 24 to 31.
+        g: [N, 4] pairs of grad_out, likewise.
         column: [N], element // 4: which row.
 
     Returns:
@@ -212,7 +212,7 @@ def dots(a, b, c, d, g, column, T: tl.constexpr, PTX: tl.constexpr):
     How: the registers of a lane that has loaded 16 bytes of a row *are* an operand of the tensor core, nothing is moved. In
     the product of A (16 × 16) and B (16 × 8), lane l of a warp holds in A row l // 4 its first and third register, and row
     l // 4 + 8 its second and fourth. So the 32 numbers of gathered row r are spread over rows r and r + 8 of A, and its dot
-    product with grad_out is the sum of two elements of A @ B, if the even columns of B hold the first and third words of
+    product with grad_out is the sum of two elements of A @ B, if the even columns of B hold the first and third pairs of
     grad_out, and the odd columns the second and fourth. Lane l finds elements (l // 4, 2j) and (l // 4 + 8, 2j + 1), with
     j = l % 4, in its own registers: one addition, no shuffle. 63 of 64 products are thrown away; tensor cores have them to spare.
 
@@ -221,7 +221,7 @@ def dots(a, b, c, d, g, column, T: tl.constexpr, PTX: tl.constexpr):
     """
     N: tl.constexpr = a.shape[0]
     if PTX:
-        even, odd = tl.split(tl.reshape(g, [N, 2, 2]))  # words 0 and 2, words 1 and 3
+        even, odd = tl.split(tl.reshape(g, [N, 2, 2]))  # pairs 0 and 2, pairs 1 and 3
         factor = tl.where((column % 2 == 1)[:, None], odd, even)
         factor = tl.reshape(tl.join(factor, factor), [N, 4])  # each twice: the PTX reads $20 and $22
         asm: tl.constexpr = DOTS_BF16 if T == tl.bfloat16 else DOTS_F16

@@ -19,7 +19,7 @@ __all__ = ["KEPT", "SPAN", "TILE", "Lists", "merge_tile", "read_tile", "ready", 
 #: Queries (x, y) of one program of the forward and of `points`: 32 neighbours, whose pixels meet in L1.
 TILE = (8, 4)
 
-#: Queries of one program of `left_over`.
+#: Queries of one program of `remainder`.
 SPAN = 512
 
 

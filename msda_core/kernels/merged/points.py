@@ -6,7 +6,7 @@ As in the plain backward, a point's gradients come from the dot products of its 
 - In 16 bits a row of 32 channels is 64 bytes, half a line of L1, and all rows of a head start in the same half: two of them
   collide in L1's banks. A program owns two neighbouring heads, interleaved so that the rows of one load phase belong to
   both, and fill the line. A float32 row is a whole line, and one head will do.
-- In 16 bits the dot products run on tensor cores, on the registers as they were loaded (`words.dots`).
+- In 16 bits the dot products run on tensor cores, on the registers as they were loaded (`packed.dots`).
 - It waits for the way into L2. So a query's parameters come in one load for all levels, and gradients of several levels leave
   in one store; and in 16 bits the loads of several levels are under way before the first is used.
 - What no window has taken is added here, plainly, since pixels, weights and grad_out are at hand: the queries' own level,
@@ -140,23 +140,23 @@ def store_levels(grad_loc_ptr, grad_attn_ptr, offs, grads, second, mask, PTX: tl
 
 
 @triton.jit
-def load_corners(words_ptr, x, y, W, H, start, offs_c, STEP: tl.constexpr):
-    """The four pixels of each point, 16 bytes a lane: words_ptr counts in words of two channels.
+def load_corners(pairs_ptr, x, y, W, H, start, offs_c, STEP: tl.constexpr):
+    """The four pixels of each point, 16 bytes a lane: pairs_ptr counts in packed pairs of channels.
 
     Args:
-        x, y: [N], in [0, 1]; offs_c: [N], the head's and the chunk's place in a pixel; STEP: words from pixel to pixel.
+        x, y: [N], in [0, 1]; offs_c: [N], the head's and the chunk's place in a pixel; STEP: pairs from pixel to pixel.
 
     Returns:
-        Four [N, 4] of words; offs_00, offs_10: [N], of the upper and lower left pixel; fx … bottom as `corners` returns.
+        Four [N, 4] of pairs; offs_00, offs_10: [N], of the upper and lower left pixel; fx … bottom as `corners` returns.
     """
     x0, y0, fx, fy, left, right, top, bottom = corners_unsigned(x * W - 0.5, y * H - 0.5, W, H)
     offs_00 = (start + y0 * W + x0) * STEP + offs_c
     offs_10 = offs_00 + W * STEP
     j = tl.arange(0, 4)[None, :]
-    v_00 = tl.load(words_ptr + offs_00[:, None] + j, mask=(left & top)[:, None], other=0)
-    v_01 = tl.load(words_ptr + offs_00[:, None] + (j + STEP), mask=(right & top)[:, None], other=0)
-    v_10 = tl.load(words_ptr + offs_10[:, None] + j, mask=(left & bottom)[:, None], other=0)
-    v_11 = tl.load(words_ptr + offs_10[:, None] + (j + STEP), mask=(right & bottom)[:, None], other=0)
+    v_00 = tl.load(pairs_ptr + offs_00[:, None] + j, mask=(left & top)[:, None], other=0)
+    v_01 = tl.load(pairs_ptr + offs_00[:, None] + (j + STEP), mask=(right & top)[:, None], other=0)
+    v_10 = tl.load(pairs_ptr + offs_10[:, None] + j, mask=(left & bottom)[:, None], other=0)
+    v_11 = tl.load(pairs_ptr + offs_10[:, None] + (j + STEP), mask=(right & bottom)[:, None], other=0)
     return v_00, v_01, v_10, v_11, offs_00, offs_10, fx, fy, left, right, top, bottom
 
 
@@ -195,22 +195,22 @@ def points_16_kernel(
     holds one query, and in a load eight rows, of which each two that share a phase belong to two heads.
 
     Args:
-        value_ptr, loc_ptr, grad_out_ptr and grad_loc_ptr: 16-byte aligned, read and written in words and pairs;
+        value_ptr, loc_ptr, grad_out_ptr and grad_loc_ptr: 16-byte aligned, read and written in packed pairs and (x, y) pairs;
         merged_ptr: (B, M, SLOTS) int32; AT_ONCE: queries at a time; TOGETHER: levels whose loads are under way at once.
     """
     D: tl.constexpr = 32
     K: tl.constexpr = 4
     N: tl.constexpr = 32 * AT_ONCE
-    HALF: tl.constexpr = D // 2  # words of a row
+    HALF: tl.constexpr = D // 2  # pairs of a row
     T: tl.constexpr = value_ptr.dtype.element_ty
     # Heads after tiles: of value and grad_value, one pair's part is at work at a time, and stays in L2.
     tile = tl.program_id(0)
     m = tl.program_id(1) * 2
     b = tl.program_id(2)
     query_start, query_W, query_H, tile_x, tile_y = read_tile(tiles_ptr, tile)
-    words_ptr = (value_ptr + b.to(tl.int64) * S * (M * D) + m * D).to(tl.pointer_type(tl.int32))
+    pairs_ptr = (value_ptr + b.to(tl.int64) * S * (M * D) + m * D).to(tl.pointer_type(tl.int32))
     grad_value_ptr += b.to(tl.int64) * S * (M * D) + m * D
-    grad_words_ptr = grad_out_ptr.to(tl.pointer_type(tl.int32))
+    grad_pairs_ptr = grad_out_ptr.to(tl.pointer_type(tl.int32))
     merged_ptr += (b * M + m) * SLOTS
 
     i = tl.arange(0, N)
@@ -220,7 +220,7 @@ def points_16_kernel(
     # `dots` finds, in lane 4r + j, row r times row 2j (or 2j + 1) of grad_out: let rows 4 and 5 be of the same head as 0 and 1,
     # the others of the other, and half of the lanes, those whose chunk has the parity of their head, find what they need.
     grad_head = (i // 8) % 2 if PTX else head
-    words = tl.arange(0, 4)[None, :]
+    pairs = tl.arange(0, 4)[None, :]
     ask_for_parameters(
         loc_ptr, attn_ptr, grad_out_ptr, i, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, L * K, D, TILE_X, TILE_Y, PTX
     )  # fmt: skip
@@ -234,10 +234,10 @@ def points_16_kernel(
                 loc_ptr, attn_ptr, offs, chunk, first, levels_together(first, TOGETHER, L), 4
             )
             loads = ()
-            g = tl.load(grad_words_ptr + ((row + grad_head) * HALF + chunk * 4)[:, None] + words)
+            g = tl.load(grad_pairs_ptr + ((row + grad_head) * HALF + chunk * 4)[:, None] + pairs)
             for u in tl.static_range(levels_together(first, TOGETHER, L)):
                 offs_c = head * HALF + chunk * 4
-                loads = loads + (load_corners(words_ptr, xs[u], ys[u], Ws[u], Hs[u], starts[u], offs_c, M * HALF),)
+                loads = loads + (load_corners(pairs_ptr, xs[u], ys[u], Ws[u], Hs[u], starts[u], offs_c, M * HALF),)
             second = chunk == head + 2  # two lanes of four hold what `dots` finds: each stores one level
             for u in tl.static_range(0, levels_together(first, TOGETHER, L), 2):
                 grads = (gradients(loads[u], g, attns[u], Ws[u], Hs[u], i // 4, T, PTX),)

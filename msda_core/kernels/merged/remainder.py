@@ -1,10 +1,10 @@
 """grad_value of the points that missed their window: the plain additions, of a list made on the spot.
 
-A flag byte for each query says which of its four points are left over, usually few. One program reads SPAN of them, writes
+A flag byte for each query says which of its four points are spilled, usually few. One program reads SPAN of them, writes
 the numbers of the flagged points one after another into its own piece of `list` (a running sum says where), and walks
 through that list with full vectors. So rare points cost little, and any number of them is still right.
 
-Bytes it should move: a byte for each query and merged level; of each point left over, its parameters, its row of grad_out,
+Bytes it should move: a byte for each query and merged level; of each spilled point, its parameters, its row of grad_out,
 and four reductions.
 """
 
@@ -13,7 +13,7 @@ from msda_core.device import load_triton
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["add_corners", "cell", "corners_unsigned", "left_over_kernel"]
+__all__ = ["add_corners", "cell", "corners_unsigned", "remainder_kernel"]
 
 #: A coordinate past the last pixel of any level, whose pixels 32-bit offsets can number, and that an int32 still holds.
 OUTSIDE = tl.constexpr(2.0**27)
@@ -69,7 +69,7 @@ def add_corners(
 
 
 @triton.jit
-def left_over_kernel(
+def remainder_kernel(
     shapes_ptr, starts_ptr, loc_ptr, attn_ptr, grad_out_ptr, grad_value_ptr, flags_ptr, list_ptr, spans_ptr,
     Q, S,
     M: tl.constexpr, D: tl.constexpr, L: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr,
@@ -77,7 +77,7 @@ def left_over_kernel(
     """One program: a row of `Lists.spans` for one (batch item, head), K = 4 points, BLOCK of them at a time.
 
     Args:
-        flags_ptr: (B, L, M, Q) int8, bit k: point k is left over; list_ptr: int16, 4 SPAN for each program.
+        flags_ptr: (B, L, M, Q) int8, bit k: point k is spilled; list_ptr: int16, 4 SPAN for each program.
     """
     m = tl.program_id(0) % M
     b = tl.program_id(1).to(tl.int64)

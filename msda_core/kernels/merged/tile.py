@@ -5,7 +5,7 @@ after another, in registers: nothing is summed across lanes. In 16 bits
 
 - a row is 64 bytes, half a line of L1, and all rows of a head start in the same half: two of them collide in L1's banks. A
   program owns two neighbouring heads, interleaved so that the rows of one load phase belong to both;
-- rows are read and written in words of two channels, even and odd ones summed apart (`words.numbers` says why).
+- rows are read and written in packed pairs of channels, even and odd ones summed apart (`packed.numbers` says why).
 
 A float32 row is a whole line, and one head will do.
 
@@ -25,13 +25,13 @@ __all__ = ["forward_tile_kernel"]
 
 @triton.jit
 def add_row(acc, ptr, mask, weight, T: tl.constexpr, PTX: tl.constexpr):
-    """Add weight × row to accumulators [rows, words of a row]: one in float32, in 16 bits one of even and one of odd channels."""
-    words = tl.load(ptr, mask=mask[:, None], other=0)
+    """Add weight × row to accumulators [rows, pairs of a row]: one in float32, in 16 bits one of even and one of odd channels."""
+    pairs = tl.load(ptr, mask=mask[:, None], other=0)
     weight = weight[:, None]
     if T == tl.float32:
-        return (acc[0] + weight * words,)
+        return (acc[0] + weight * pairs,)
     else:
-        even, odd = numbers(words, T, PTX)
+        even, odd = numbers(pairs, T, PTX)
         return acc[0] + weight * even, acc[1] + weight * odd
 
 
@@ -45,17 +45,17 @@ def forward_tile_kernel(
     """One program: a row of `Lists.tiles` for BLOCK_M neighbouring heads of one batch item, D = 32.
 
     Args:
-        value_ptr, loc_ptr, out_ptr: 16-byte aligned, read and written in words and pairs; BLOCK_M: 2 in 16 bits, 1 in float32;
+        value_ptr, loc_ptr, out_ptr: 16-byte aligned, read and written in packed pairs and (x, y) pairs; BLOCK_M: 2 in 16 bits, 1 in float32;
         UNROLL: points of a level at a time.
     """
     T: tl.constexpr = value_ptr.dtype.element_ty
-    ROW: tl.constexpr = 32 if T == tl.float32 else 16  # words
+    ROW: tl.constexpr = 32 if T == tl.float32 else 16  # pairs
     N: tl.constexpr = TILE_X * TILE_Y
     m = tl.program_id(1) * BLOCK_M  # heads after tiles: one part of value is read at a time, and stays in L2
     b = tl.program_id(2)
     query_start, query_W, query_H, tile_x, tile_y = read_tile(tiles_ptr, tl.program_id(0))
-    word: tl.constexpr = tl.float32 if T == tl.float32 else tl.int32
-    words_ptr = value_ptr.to(tl.pointer_type(word)) + (b.to(tl.int64) * S * M + m) * ROW
+    pair: tl.constexpr = tl.float32 if T == tl.float32 else tl.int32
+    pairs_ptr = value_ptr.to(tl.pointer_type(pair)) + (b.to(tl.int64) * S * M + m) * ROW
 
     # One axis for queries and heads: of two, Triton 3.6 and 3.9 put different ones on neighbouring lanes.
     n = tl.arange(0, N * BLOCK_M)
@@ -76,7 +76,7 @@ def forward_tile_kernel(
             px, py = load_pair(loc_ptr, offs)
             x0, y0, fx, fy, left, right, top, bottom = corners_unsigned(px * W - 0.5, py * H - 0.5, W, H)
             # Pointers, not offsets: from a pixel to its right neighbour is then a part of the load instruction.
-            ptr_00 = words_ptr + (((start + y0 * W + x0) * M + head) * ROW)[:, None] + j
+            ptr_00 = pairs_ptr + (((start + y0 * W + x0) * M + head) * ROW)[:, None] + j
             ptr_10 = ptr_00 + W * (M * ROW)
             upper = a * (1 - fy)
             lower = a * fy
@@ -84,7 +84,7 @@ def forward_tile_kernel(
             acc = add_row(acc, ptr_00 + M * ROW, right & top, upper * fx, T, PTX)
             acc = add_row(acc, ptr_10, left & bottom, lower * (1 - fx), T, PTX)
             acc = add_row(acc, ptr_10 + M * ROW, right & bottom, lower * fx, T, PTX)
-    out_ptr = out_ptr.to(tl.pointer_type(word)) + (offs_row * ROW)[:, None] + j
+    out_ptr = out_ptr.to(tl.pointer_type(pair)) + (offs_row * ROW)[:, None] + j
     if T == tl.float32:
         tl.store(out_ptr, acc[0], mask=mask[:, None])
     else:

@@ -11,11 +11,11 @@ where row_k and column_k are the bilinear weights of point k in y and x, zero bu
 zeros, and costs nothing to look up: the sum is a matrix product, A^T @ grad_out, on tensor cores. Then every pixel of the
 window is one reduction, instead of one for each corner of each point.
 
-- One thread owns a query: all 192 weights of its points are in its own registers, two columns in a word, so A is built
+- One thread owns a query: all 192 weights of its points are in its own registers, two columns in a pair, so A is built
   without a single exchange between threads, by compares: a weight is put where the pixel's number equals the point's.
 - 128 queries at a time (a *chunk*), whose locations were loaded while the chunk before was multiplied.
 - The window lies at the mean of a sample of the tile's points, so that it follows a head that has learnt to look left.
-- A point that is not wholly inside the window is not dropped. It is flagged, one bit each, and `left_over` adds it.
+- A point that is not wholly inside the window is not dropped. It is flagged, one bit each, and `remainder` adds it.
 - The choice: where more than half of that sample misses the window, the tile is not merged, and where a sum is not finite
   (a NaN in grad_out times a weight of zero would spread over the window), neither. Then `points` adds, plainly. Either way
   the program says so in merged[slot].
@@ -88,9 +88,9 @@ def xs_and_ys(loc):
 
 @triton.jit
 def displacement(x, y, W, H, centre_x, centre_y):
-    """How far a point's upper left pixel is from (centre_x, centre_y), both coordinates in one word.
+    """How far a point's upper left pixel is from (centre_x, centre_y), both coordinates in one packed pair.
 
-    Each is moved by FAR to be no negative number, so 2^16 / (2 FAR) = 682 such words add up before a half overflows.
+    Each is moved by FAR to be no negative number, so 2^16 / (2 FAR) = 682 such pairs add up before a half overflows.
     """
     dx = tl.minimum(tl.maximum(tl.floor(x * W - 0.5) - centre_x, -FAR), FAR).to(tl.int32) + FAR
     dy = tl.minimum(tl.maximum(tl.floor(y * H - 0.5) - centre_y, -FAR), FAR).to(tl.int32) + FAR
@@ -164,20 +164,20 @@ def put(first, w0, w1, index):
 
 
 @triton.jit
-def row_words(row, fy, a, index, T: tl.constexpr, PTX: tl.constexpr):
-    """attention × weights of 4 rows, [4, 1, N]: the same number in both halves of a word."""
+def row_pairs(row, fy, a, index, T: tl.constexpr, PTX: tl.constexpr):
+    """attention × weights of 4 rows, [4, 1, N]: the same number in both halves of a pair."""
     lower = a * fy
     upper = a - lower
     return put(row, pack(upper, upper, T, PTX), pack(lower, lower, T, PTX), index)[:, None, :]
 
 
 @triton.jit
-def column_words(column, fx, T: tl.constexpr, PTX: tl.constexpr):
-    """Weights of the window's 16 columns, [1, 8, N] words of two: 1 - fx at `column`, fx beside it, in one word or in two."""
-    word = pack(1 - fx, fx, T, PTX)
+def column_pairs(column, fx, T: tl.constexpr, PTX: tl.constexpr):
+    """Weights of the window's 16 columns, [1, 8, N] packed pairs: 1 - fx at `column`, fx beside it, in one pair or in two."""
+    pair = pack(1 - fx, fx, T, PTX)
     odd = column % 2 == 1
-    first = tl.where(odd, word << 16, word)
-    second = tl.where(odd, (word >> 16) & 0xFFFF, 0)
+    first = tl.where(odd, pair << 16, pair)
+    second = tl.where(odd, (pair >> 16) & 0xFFFF, 0)
     return put(column >> 1, first, second, tl.arange(0, 8))[None, :, :]
 
 
@@ -191,38 +191,38 @@ def weights_16(columns_of, rows_of, fxs, fys, attn, index, T: tl.constexpr, PTX:
     rows = ()
     columns = ()
     for k in tl.static_range(4):
-        rows = rows + (row_words(rows_of[k], fys[k], attn[k], index, T, PTX),)
-        columns = columns + (column_words(columns_of[k], fxs[k], T, PTX),)
+        rows = rows + (row_pairs(rows_of[k], fys[k], attn[k], index, T, PTX),)
+        columns = columns + (column_pairs(columns_of[k], fxs[k], T, PTX),)
     return sum_of_products(rows, columns, T, PTX)
 
 
 @triton.jit
-def put_even(column, fx, word):
+def put_even(column, fx, pair):
     """Weights of the even columns, [1, 8, N]: 1 - fx at an even `column`, fx after an odd one."""
     odd = column % 2 == 1
-    return put(column >> 1, tl.where(odd, 0.0, 1 - fx), tl.where(odd, fx, 0.0), word)[None, :, :]
+    return put(column >> 1, tl.where(odd, 0.0, 1 - fx), tl.where(odd, fx, 0.0), pair)[None, :, :]
 
 
 @triton.jit
-def put_odd(column, fx, word):
-    """Weights of the odd columns, [1, 8, N]: 1 - fx at an odd `column`, fx after an even one, in the same word."""
+def put_odd(column, fx, pair):
+    """Weights of the odd columns, [1, 8, N]: 1 - fx at an odd `column`, fx after an even one, in the same pair."""
     weight = tl.where(column % 2 == 1, 1 - fx, fx)
-    return tl.where((column >> 1)[None, :] == word[:, None], weight[None, :], 0.0)[None, :, :]
+    return tl.where((column >> 1)[None, :] == pair[:, None], weight[None, :], 0.0)[None, :, :]
 
 
 @triton.jit
 def weights_32(columns_of, rows_of, fxs, fys, attn, index):
     """As `weights_16`, in float32, which has no pairs: even and odd columns are computed apart."""
-    word = tl.arange(0, 8)
+    pair = tl.arange(0, 8)
     rows = ()
     for k in tl.static_range(4):
         lower = attn[k] * fys[k]
         rows = rows + (put(rows_of[k], attn[k] - lower, lower, index)[:, None, :],)
-    even = rows[0] * put_even(columns_of[0], fxs[0], word)
-    odd = rows[0] * put_odd(columns_of[0], fxs[0], word)
+    even = rows[0] * put_even(columns_of[0], fxs[0], pair)
+    odd = rows[0] * put_odd(columns_of[0], fxs[0], pair)
     for k in tl.static_range(1, 4):
-        even += rows[k] * put_even(columns_of[k], fxs[k], word)
-        odd += rows[k] * put_odd(columns_of[k], fxs[k], word)
+        even += rows[k] * put_even(columns_of[k], fxs[k], pair)
+        odd += rows[k] * put_odd(columns_of[k], fxs[k], pair)
     return even, odd
 
 
@@ -291,7 +291,7 @@ def merge_window_kernel(
 
     Args:
         grad_value_ptr: (B, S, M, D), added to; flags_ptr: (B, L, M, Q) int8, written for every query of the tile: bit k says
-            that point k is left over; merged_ptr: (B, M, SLOTS) int32, written: 1 where the rest was merged.
+            that point k is spilled; merged_ptr: (B, M, SLOTS) int32, written: 1 where the rest was merged.
         TERMS: 16-bit terms of a weight, 1 or 2; CHUNK_X, CHUNK_Y: queries of a chunk; LARGEST: of grad_value's format.
     """
     N: tl.constexpr = CHUNK_X * CHUNK_Y
@@ -381,7 +381,7 @@ def merge_window_kernel(
         offs_out = offs_pixel[:, None] + tl.arange(0, D)[None, :]
         total = acc[group].to(grad_value_ptr.dtype.element_ty)
         tl.atomic_add(grad_value_ptr + offs_out, total, mask=mask_pixel[:, None], sem="relaxed")
-    if done == 0:  # `points` adds all of this tile, so nothing of it is left over
+    if done == 0:  # `points` adds all of this tile, so nothing of it is spilled
         for n in tl.range(chunks_x * chunks_y):
             x = tile_x + n % chunks_x * CHUNK_X + chunk_x
             y = tile_y + n // chunks_x * CHUNK_Y + chunk_y

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: 
 
 if device.NO_TRITON is None:
     from msda_core.kernels import tilings
-    from msda_core.kernels.backward import backward_launch, msda_bwd_kernel
-    from msda_core.kernels.forward import forward_launch, msda_fwd_kernel
-    from msda_core.kernels.launch import offset_type
+    from msda_core.kernels.backward import backward_config, msda_bwd_kernel
+    from msda_core.kernels.config import offset_type
+    from msda_core.kernels.forward import forward_config, msda_fwd_kernel
     from msda_core.machine.compile.lower import lower
 
 TARGETS = (80, 89, 90, 100, 120)
@@ -33,25 +33,25 @@ ATOMICS = {
 
 
 def compile_forward(dtype, target, Q=DECODER, D=D, K=K):
-    cut = forward_launch(4, Q, M, D, L, K, dtype.itemsize)
+    config = forward_config(4, Q, M, D, L, K, dtype.itemsize)
     t = DTYPES[dtype]
     return lower(
-        msda_fwd_kernel, t, "*i64", "*i64", t, t, t, "i32", "i32", target=target, **cut.options,
+        msda_fwd_kernel, t, "*i64", "*i64", t, t, t, "i32", "i32", target=target, **config.options,
         M=M, D=D, L=L, K=K, OFFSET=offset_type(22223, Q, M, D, L, K),
-        **{name: value for name, value in cut._asdict().items() if name.isupper()},
+        **{name: value for name, value in config._asdict().items() if name.isupper()},
     )  # fmt: skip
 
 
 def compile_backward(dtype, target, Q=DECODER, D=D, K=K, accumulator=None, M=M, L=L):
     loops = (accumulator or DTYPES[dtype]) == "*bf16" and target < 90
-    cut = backward_launch(4, Q, M, D, L, K, dtype.itemsize, loops)
+    config = backward_config(4, Q, M, D, L, K, dtype.itemsize, loops)
     t = DTYPES[dtype]
     unit = "*fp32" if accumulator == "*i64" else None
     return lower(
         msda_bwd_kernel, t, "*i64", "*i64", t, t, t, accumulator or t, t, t, unit, "i32", "i32",
-        target=target, **cut.options,
+        target=target, **config.options,
         M=M, D=D, L=L, K=K, OFFSET=offset_type(22223, Q, M, D, L, K),
-        **{name: value for name, value in cut._asdict().items() if name.isupper() and name != "UNROLL"},
+        **{name: value for name, value in config._asdict().items() if name.isupper() and name != "UNROLL"},
     )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def assert_adds_with(lowering, expected):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_forward(dtype, target):
-    for Q in (DECODER, ENCODER) if target in (80, 90) else (DECODER,):  # one more cut of the same kernel
+    for Q in (DECODER, ENCODER) if target in (80, 90) else (DECODER,):  # one more config of the same kernel
         lowering = compile_forward(dtype, target, Q)
         assert_all_in_registers(lowering)
         assert not lowering.atomics

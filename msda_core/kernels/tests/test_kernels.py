@@ -18,8 +18,8 @@ if device.NO_TRITON is None:
     from msda_core.device import tl, triton
     from msda_core.kernels import backward, forward, tilings
     from msda_core.kernels.backward import msda_backward
+    from msda_core.kernels.config import MAX_BATCH, LaunchConfig
     from msda_core.kernels.forward import msda_forward
-    from msda_core.kernels.launch import MAX_BATCH, Launch
 
     @triton.jit
     def bound_kernel(x_ptr, out_ptr):
@@ -69,7 +69,7 @@ def test_gradients_are_exact(make_call, assert_close, size, dtype):
     check_gradients(call, msda_backward(*call), assert_close, collisions)
 
 
-CUTS = [
+CONFIGS = [
     dict(BLOCK_Q=1, BLOCK_M=1, BLOCK_P=8, BLOCK_D=8, num_warps=1),
     dict(BLOCK_Q=4, BLOCK_M=1, BLOCK_P=2, BLOCK_D=16, num_warps=2),
     dict(BLOCK_Q=2, BLOCK_M=2, BLOCK_P=1, BLOCK_D=4, num_warps=1, UNROLL=2),
@@ -77,12 +77,12 @@ CUTS = [
 ]
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_any_cut_gives_the_same_result(make_call, assert_close, cut):
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_any_config_gives_the_same_result(make_call, assert_close, config):
     call = make_call(B=2, Q=5, M=3, D=10, K=3, levels=((4, 6), (3, 2)))
-    cut = Launch(**cut)
-    assert_close(msda_forward(*call.inputs, cut), reference.exact(*call.inputs))
-    check_gradients(call, msda_backward(*call, cut=cut), assert_close)
+    config = LaunchConfig(**config)
+    assert_close(msda_forward(*call.inputs, config), reference.exact(*call.inputs))
+    check_gradients(call, msda_backward(*call, config=config), assert_close)
 
 
 def test_tiles_stay_small_enough_for_registers():
@@ -90,19 +90,21 @@ def test_tiles_stay_small_enough_for_registers():
         (1, 300, 22223), (1, 3, 30, 32, 64, 71, 128, 1025, 3096), ((1, 1), (4, 4), (4, 13), (8, 64)), (2, 4)
     )
     for Q, D, (L, K), itemsize in sizes:
-        for config in (forward.forward_launch, backward.backward_launch):
-            cut = config(2, Q, 8, D, L, K, itemsize)
-            assert cut.BLOCK_Q * cut.BLOCK_M * cut.BLOCK_P * cut.BLOCK_D <= 64 * 32 * cut.num_warps, cut
-            assert all(block & (block - 1) == 0 for block in cut[:4]), f"tl.arange needs powers of two: {cut}"
+        for choose in (forward.forward_config, backward.backward_config):
+            config = choose(2, Q, 8, D, L, K, itemsize)
+            assert config.BLOCK_Q * config.BLOCK_M * config.BLOCK_P * config.BLOCK_D <= 64 * 32 * config.num_warps, (
+                config
+            )
+            assert all(block & (block - 1) == 0 for block in config[:4]), f"tl.arange needs powers of two: {config}"
 
 
 def test_many_queries_loop_over_points(make_call, assert_close):
     """The encoder's way of cutting, at a size the interpreter can bear."""
     call = make_call(B=1, Q=9, M=3, D=32, K=2)
     for itemsize in (2, 4):
-        cut = forward.forward_launch(2, 22223, 8, 32, 4, 4, itemsize)
-        assert cut.BLOCK_P == 1
-        assert_close(msda_forward(*call.inputs, cut), reference.exact(*call.inputs))
+        config = forward.forward_config(2, 22223, 8, 32, 4, 4, itemsize)
+        assert config.BLOCK_P == 1
+        assert_close(msda_forward(*call.inputs, config), reference.exact(*call.inputs))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -201,7 +203,7 @@ def test_wide_offsets_give_the_same(make_call, assert_close, monkeypatch):
 
 
 def test_offsets_widen_where_one_batch_item_overflows():
-    from msda_core.kernels.launch import offset_type
+    from msda_core.kernels.config import offset_type
 
     S, M, D = 2**31 // (8 * 32), 8, 32
     assert offset_type(S - 1, 300, M, D, 4, 4) == forward.tl.int32
@@ -210,11 +212,11 @@ def test_offsets_widen_where_one_batch_item_overflows():
 
 
 def test_a_grid_past_the_limits_is_refused():
-    cut = forward.forward_launch(1, 1, 8, 32, 4, 4, 4)
+    config = forward.forward_config(1, 1, 8, 32, 4, 4, 4)
     with pytest.raises(ValueError, match=r"at most \(2\^31 - 1, 65535, 65535\) programs .* Are the heads folded"):
-        cut.grid(1, 1, 65536 * cut.BLOCK_M)
+        config.grid(1, 1, 65536 * config.BLOCK_M)
     with pytest.raises(ValueError, match="at most"):
-        cut.grid(MAX_BATCH + 1, 1, 8)
+        config.grid(MAX_BATCH + 1, 1, 8)
 
 
 def test_more_batch_items_than_a_grid_has(make_call, assert_close, monkeypatch):
@@ -267,11 +269,11 @@ def test_float32_accumulator_rounds_once(make_call, assert_close):
     call.attn[:, 0, :, :, 0] = 1.0
     call = call._replace(grad_out=torch.ones_like(call.grad_out))
     exact = reference.exact_gradients(*call)[0]
-    cut = Launch(1, 1, 64, 1, 1)
-    wide = msda_backward(*call, fp32_grad_accum=True, cut=cut)[0]
+    config = LaunchConfig(1, 1, 64, 1, 1)
+    wide = msda_backward(*call, fp32_grad_accum=True, config=config)[0]
     assert wide.dtype == torch.float16
     assert_close(wide, exact, 5e-4)
-    native = msda_backward(*call, fp32_grad_accum=False, cut=cut)[0]
+    native = msda_backward(*call, fp32_grad_accum=False, config=config)[0]
     assert (native.double() - exact).norm() > 5e-2 * exact.norm()
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from msda_core import device, reference
-from msda_core.bench import operator as bench
-from msda_core.ops import api as ops
+from msda_core import device, inputs, reference
+from msda_core.ops import eager, interpreted, merging, multi_scale_deformable_attention, tables
+from msda_core.ops.eager import merging_wish
 
 pytestmark = [
     pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: {device.NO_TRITON}"),
@@ -19,11 +19,9 @@ if device.NO_TRITON is None:
     from msda_core.device import tl, triton
     from msda_core.kernels import merged
     from msda_core.kernels.backward import msda_backward
+    from msda_core.kernels.config import LaunchConfig
     from msda_core.kernels.forward import corners
-    from msda_core.kernels.launch import Launch
-    from msda_core.kernels.merged import packed as words
-    from msda_core.kernels.merged import plan, window
-    from msda_core.kernels.merged import remainder as left_over
+    from msda_core.kernels.merged import packed, plan, remainder, window
 
     PTX = not device.INTERPRETED
 
@@ -41,7 +39,7 @@ def encoder_call(make_call, spread=3.0, levels=LEVELS, B=1, M=2, dtype=torch.flo
         B=B, Q=sum(h * w for h, w in levels), M=M, D=32, K=4, levels=levels, dtype=dtype, loc_dtype=loc_dtype, gap=gap,
         seed=seed,
     )  # fmt: skip
-    loc = bench.encoder_locations(call.loc.shape, levels, spread, "cpu", torch.Generator().manual_seed(seed))
+    loc = inputs.encoder_locations(call.loc.shape, levels, spread, "cpu", torch.Generator().manual_seed(seed))
     return call._replace(loc=loc.to(call.loc))
 
 
@@ -78,12 +76,12 @@ if device.NO_TRITON is None:
     N = 32
 
     @triton.jit
-    def pack_kernel(x_ptr, y_ptr, word_ptr, low_ptr, high_ptr, N: tl.constexpr, PTX: tl.constexpr):
+    def pack_kernel(x_ptr, y_ptr, pair_ptr, low_ptr, high_ptr, N: tl.constexpr, PTX: tl.constexpr):
         i = tl.arange(0, N)
         T: tl.constexpr = low_ptr.dtype.element_ty
-        word = words.pack(tl.load(x_ptr + i), tl.load(y_ptr + i), T, PTX)
-        low, high = words.unpack(word, T, PTX)
-        tl.store(word_ptr + i, word)
+        pair = packed.pack(tl.load(x_ptr + i), tl.load(y_ptr + i), T, PTX)
+        low, high = packed.unpack(pair, T, PTX)
+        tl.store(pair_ptr + i, pair)
         tl.store(low_ptr + i, low)
         tl.store(high_ptr + i, high)
 
@@ -91,7 +89,7 @@ if device.NO_TRITON is None:
     def split_kernel(x_ptr, y_ptr, out_ptr, N: tl.constexpr, PTX: tl.constexpr):
         i = tl.arange(0, N)
         T: tl.constexpr = out_ptr.dtype.element_ty
-        a, b, c, d = words.split(tl.load(x_ptr + i), tl.load(y_ptr + i), T, PTX)
+        a, b, c, d = packed.split(tl.load(x_ptr + i), tl.load(y_ptr + i), T, PTX)
         tl.store(out_ptr + i, a)
         tl.store(out_ptr + N + i, b)
         tl.store(out_ptr + 2 * N + i, c)
@@ -105,7 +103,7 @@ if device.NO_TRITON is None:
         for k in tl.static_range(4):
             rows = rows + (tl.load(rows_ptr + k * N + i),)
             columns = columns + (tl.load(columns_ptr + k * N + i),)
-        low, high = words.sum_of_products(rows, columns, low_ptr.dtype.element_ty, PTX)
+        low, high = packed.sum_of_products(rows, columns, low_ptr.dtype.element_ty, PTX)
         tl.store(low_ptr + i, low)
         tl.store(high_ptr + i, high)
 
@@ -117,7 +115,7 @@ if device.NO_TRITON is None:
         b = tl.load(rows_ptr + 4 * N + offs)
         c = tl.load(rows_ptr + 8 * N + offs)
         d = tl.load(rows_ptr + 12 * N + offs)
-        dot_a, dot_b, dot_c, dot_d = words.dots(a, b, c, d, tl.load(g_ptr + offs), i // 4, T, PTX)
+        dot_a, dot_b, dot_c, dot_d = packed.dots(a, b, c, d, tl.load(g_ptr + offs), i // 4, T, PTX)
         tl.store(out_ptr + i, dot_a)
         tl.store(out_ptr + N + i, dot_b)
         tl.store(out_ptr + 2 * N + i, dot_c)
@@ -163,7 +161,7 @@ if device.NO_TRITON is None:
         x = tl.load(x_ptr + i)
         y = tl.load(y_ptr + i)
         if UNSIGNED:
-            x0, y0, fx, fy, left, right, top, bottom = left_over.corners_unsigned(x, y, W, H)
+            x0, y0, fx, fy, left, right, top, bottom = remainder.corners_unsigned(x, y, W, H)
         else:
             x0, y0, fx, fy, left, right, top, bottom = corners(x, y, W, H)
         sides = left.to(tl.float32) + 2 * right.to(tl.float32) + 4 * top.to(tl.float32) + 8 * bottom.to(tl.float32)
@@ -187,12 +185,12 @@ def close_16(actual, exact, dtype, steps=1.0):
 @pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
 def test_two_numbers_share_a_word(dtype):
     x, y = torch.randn(2, N, device=device.ACTIVE).unbind()
-    word = torch.empty(N, dtype=torch.int32, device=device.ACTIVE)
+    pair = torch.empty(N, dtype=torch.int32, device=device.ACTIVE)
     low, high = (torch.empty(N, dtype=dtype, device=device.ACTIVE) for _ in range(2))
-    pack_kernel[(1,)](x, y, word, low, high, N=N, PTX=PTX)
+    pack_kernel[(1,)](x, y, pair, low, high, N=N, PTX=PTX)
     close_16(low, x.double(), dtype)
     close_16(high, y.double(), dtype)
-    assert torch.equal(word.view(dtype), torch.stack([low, high], 1).flatten())
+    assert torch.equal(pair.view(dtype), torch.stack([low, high], 1).flatten())
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
@@ -361,7 +359,7 @@ def test_forward_and_gradients_are_exact(make_call, assert_close, launches, dtyp
     assert out.dtype == dtype
     assert_close(out, reference.exact(*call.inputs))
     check_gradients(call, backward(call), assert_close)
-    status = launches[1][1][-2]  # of the window kernel: tiles are merged, and a few points are left over
+    status = launches[1][1][-2]  # of the window kernel: tiles are merged, and a few points are spilled
     assert status.double().mean() > 0.7
     flags = launches[1][1][6][:, 1, :, : 4 * 36]
     assert 0 < sum(((flags >> k) & 1).sum() for k in range(4)) < flags.numel()
@@ -417,7 +415,7 @@ def test_accumulator_switch(make_call, assert_close, accumulate):
 
 
 def test_scattered_points_are_not_merged(make_call, assert_close, launches):
-    """No window holds half of them: all of it is added plainly, and nothing is left over."""
+    """No window holds half of them: all of it is added plainly, and nothing is spilled."""
     levels = ((4, 60), (3, 40))
     call = encoder_call(make_call, "uniform", levels, dtype=torch.float16)
     check_gradients(call, backward(call, levels), assert_close)
@@ -440,7 +438,7 @@ def test_what_is_not_finite_stays_where_it_was(make_call, launches, where, bad):
     """A NaN spoils the pixels that its point touches, as in the plain backward, and no others of a window."""
     call = encoder_call(make_call, dtype=torch.float16)
     getattr(call, where).view(1, 4 * 36 + 2 * 18, 2, -1)[0, 47, 1, 5] = bad
-    grads, plain = backward(call), msda_backward(*call, cut=Launch(64, 2, 8, 32, 4))
+    grads, plain = backward(call), msda_backward(*call, config=LaunchConfig(64, 2, 8, 32, 4))
     for ours, theirs in zip(grads, plain):
         assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())
     finite = plain[0].isfinite()
@@ -533,7 +531,7 @@ def test_large_calls_are_worthwhile_where_the_gain_was_seen(monkeypatch):
 @pytest.fixture
 def on_kernels():
     if device.INTERPRETED:
-        with ops.interpreted():
+        with interpreted():
             yield
     else:
         yield
@@ -544,7 +542,7 @@ SMALL = ((1, 6), (1, 3))
 
 def run(call, **options):
     leaves = [t.clone().requires_grad_() for t in (call.value, call.loc, call.attn)]
-    out = ops.multi_scale_deformable_attention(leaves[0], call.shapes, call.starts, leaves[1], leaves[2], **options)
+    out = multi_scale_deformable_attention(leaves[0], call.shapes, call.starts, leaves[1], leaves[2], **options)
     return out.detach(), torch.autograd.grad(out, leaves, call.grad_out)
 
 
@@ -555,9 +553,9 @@ def test_the_operator_chooses(make_call, assert_close, launches, on_kernels, mon
     call = encoder_call(make_call, levels=SMALL, dtype=torch.float16)
     monkeypatch.setattr(merged, "ENOUGH", 1 if large else 2**17)
     monkeypatch.setattr(merged, "_capability", lambda device: 90)
-    with ops.merging(wish):
+    with merging(wish):
         out, grads = run(call)
-    assert ops._merging is None
+    assert merging_wish() is None
     assert_close(out, reference.exact(*call.inputs))
     check_gradients(call, grads, assert_close)
     assert bool(launches) == (large if wish is None else wish)
@@ -567,7 +565,7 @@ def test_the_operator_hands_over(make_call, assert_close, launches, on_kernels):
     """What the merged kernels are not made for: a deterministic sum, other sizes, an unknown table. Nothing is refused."""
     torch.use_deterministic_algorithms(False)
     call = encoder_call(make_call, levels=SMALL)
-    with ops.merging(True):
+    with merging(True):
         first, again = run(call, deterministic=True), run(call, deterministic=True)
         assert all(torch.equal(a, b) for a, b in zip(first[1], again[1]))
         assert [name for name, _ in launches] == ["forward_tile_kernel"] * 2
@@ -576,8 +574,8 @@ def test_the_operator_hands_over(make_call, assert_close, launches, on_kernels):
         out, grads = run(other)
         assert_close(out, reference.exact(*other.inputs))
         assert not launches
-        ops._levels_known.clear()
-        _forward = ops._forward(*call.inputs)
+        tables._known.clear()
+        _forward = eager.forward(*call.inputs)
         assert_close(_forward, reference.exact(*call.inputs))
         assert not launches
 
@@ -587,12 +585,12 @@ def test_lists_as_tables_and_a_backward_of_its_own(make_call, assert_close, laun
     torch.use_deterministic_algorithms(False)
     call = encoder_call(make_call, levels=SMALL)
     value = call.value.clone().requires_grad_()
-    with ops.merging(True):
-        out = ops.multi_scale_deformable_attention(value, list(SMALL), None, call.loc, call.attn)
+    with merging(True):
+        out = multi_scale_deformable_attention(value, list(SMALL), None, call.loc, call.attn)
     out.backward(call.grad_out)
     assert_close(value.grad, reference.exact_gradients(*call)[0], VALUE[torch.float32])
     assert [name for name, _ in launches] == [
-        "forward_tile_kernel", "merge_window_kernel", "left_over_kernel", "points_32_kernel",
+        "forward_tile_kernel", "merge_window_kernel", "remainder_kernel", "points_32_kernel",
     ]  # fmt: skip
 
 
@@ -601,10 +599,10 @@ def test_under_compile(make_call, assert_close, launches, on_kernels):
     call = encoder_call(make_call, levels=SMALL)
     value = call.value.clone().requires_grad_()
     compiled = torch.compile(
-        lambda v: ops.multi_scale_deformable_attention(v, call.shapes, call.starts, call.loc, call.attn),
+        lambda v: multi_scale_deformable_attention(v, call.shapes, call.starts, call.loc, call.attn),
         fullgraph=True, backend="aot_eager",
     )  # fmt: skip
-    with ops.merging(True):
+    with merging(True):
         compiled(value).backward(call.grad_out)
     assert_close(value.grad, reference.exact_gradients(*call)[0], VALUE[torch.float32])
     assert len(launches) == 4

@@ -42,8 +42,8 @@ def launched(name, dtype, target, accumulator=None, loc=None, L=4):
         if name == "window":
             kernel, plan = merged.merge_window_kernel, plans[0]
             pointers = (*tables, loc, loc, t, total, "*i8", "*i32", "*i32")
-        elif name == "left_over":
-            kernel, plan = merged.left_over_kernel, plans[1]
+        elif name == "remainder":
+            kernel, plan = merged.remainder_kernel, plans[1]
             pointers = (*tables, loc, loc, t, total, "*i8", "*i16", "*i32")
         else:
             kernel, plan = merged.points_32_kernel if dtype == torch.float32 else merged.points_16_kernel, plans[2]
@@ -91,8 +91,8 @@ def test_window_with_a_float32_accumulator(target, dtype):
 
 
 @pytest.mark.parametrize("target, dtype", some((90, F16), (120, F32), (89, BF16)))
-def test_left_over(target, dtype):
-    lowering = launched("left_over", dtype, target)
+def test_remainder(target, dtype):
+    lowering = launched("remainder", dtype, target)
     assert_all_in_registers(lowering)
     assert_adds_with(lowering, ATOMICS[DTYPES[dtype]][target])
 
@@ -115,7 +115,7 @@ def test_points(target, dtype):
 
 
 def assert_lanes_hold_elements(lowering):
-    """`dots` needs element i of its blocks in lane i % 32, and the four words of an element in that lane."""
+    """`dots` needs element i of its blocks in lane i % 32, and the four pairs of an element in that lane."""
     found = re.findall(r"elementwise_inline_asm[^\n]*mma\.sync[^\n]*: (tensor<[^\n]*) loc", lowering.ttgir)
     assert len(found) == 4
     layouts = set(re.findall(r"#\w+(?=>)", " ".join(found)))

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from msda_core import device, reference
-from msda_core.bench import operator as bench
-from msda_core.ops import api as ops
+from msda_core import device, inputs, reference
+from msda_core.ops import merging, multi_scale_deformable_attention
 
 pytestmark = pytest.mark.gpu
 
@@ -13,7 +12,7 @@ if device.NO_TRITON is None:
     from msda_core.device import tl, triton
     from msda_core.kernels import merged
     from msda_core.kernels.backward import msda_backward
-    from msda_core.kernels.merged import packed as words
+    from msda_core.kernels.merged import packed
 
 PYRAMID = ((100, 167), (50, 84), (25, 42), (13, 21))
 HALF = ((50, 84), (25, 42), (13, 21))  # three levels, as in Mask2Former
@@ -25,7 +24,7 @@ def encoder_call(make_call, spread=2.0, levels=HALF, B=2, M=8, dtype=torch.float
     Q = sum(h * w for h, w in levels)
     call = make_call(B=B, Q=Q, M=M, D=32, K=4, levels=levels, dtype=dtype, loc_dtype=loc_dtype, seed=seed)
     generator = torch.Generator(call.loc.device).manual_seed(seed)
-    loc = bench.encoder_locations(call.loc.shape, levels, spread, call.loc.device, generator)
+    loc = inputs.encoder_locations(call.loc.shape, levels, spread, call.loc.device, generator)
     return call._replace(loc=loc.to(call.loc.dtype))
 
 
@@ -120,11 +119,11 @@ if device.NO_TRITON is None:
         i = tl.arange(0, N)
         x = tl.load(x_ptr + i)
         y = tl.load(y_ptr + i)
-        word = words.pack(x, y, T, PTX)
-        low, high = words.unpack(word, T, PTX)
-        a, b, c, d = words.split(x, y, T, PTX)
-        other = words.pack(y, x, T, PTX)
-        sum_low, sum_high = words.sum_of_products((word, other, word, word), (other, word, word, other), T, PTX)
+        pair = packed.pack(x, y, T, PTX)
+        low, high = packed.unpack(pair, T, PTX)
+        a, b, c, d = packed.split(x, y, T, PTX)
+        other = packed.pack(y, x, T, PTX)
+        sum_low, sum_high = packed.sum_of_products((pair, other, pair, pair), (other, pair, pair, other), T, PTX)
         tl.store(out_ptr + i, low.to(tl.float32))
         tl.store(out_ptr + N + i, high.to(tl.float32))
         tl.store(out_ptr + 2 * N + i, a.to(tl.float32))
@@ -155,8 +154,8 @@ def test_ptx_and_its_twins_agree(dtype):
 
 
 def step(call, leaves):
-    with ops.merging(True):
-        out = ops.multi_scale_deformable_attention(leaves[0], call.shapes, call.starts, leaves[1], leaves[2])
+    with merging(True):
+        out = multi_scale_deformable_attention(leaves[0], call.shapes, call.starts, leaves[1], leaves[2])
     return out, torch.autograd.grad(out, leaves, call.grad_out)
 
 
@@ -188,12 +187,12 @@ def test_lists_that_are_not_there_do_not_break_a_capture(make_call, assert_close
     """Warmed up without merging: the capture hands over to the plain kernels."""
     call = encoder_call(make_call)
     merged.plan._made.clear()
-    out = ops.multi_scale_deformable_attention(*call.inputs)
+    out = multi_scale_deformable_attention(*call.inputs)
     stream = torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream), ops.merging(True):
-        out = ops.multi_scale_deformable_attention(*call.inputs)
+    with torch.cuda.graph(graph, stream=stream), merging(True):
+        out = multi_scale_deformable_attention(*call.inputs)
     graph.replay()
     assert_close(out, reference.exact(*call.inputs))
     assert not merged.plan._made
@@ -214,9 +213,9 @@ def test_default_compiler(make_call, assert_close):
     call = encoder_call(make_call)
     leaves = leaves_of(call)
     compiled = torch.compile(
-        lambda v, p, a: ops.multi_scale_deformable_attention(v, call.shapes, call.starts, p, a), fullgraph=True
+        lambda v, p, a: multi_scale_deformable_attention(v, call.shapes, call.starts, p, a), fullgraph=True
     )
-    with ops.merging(True):
+    with merging(True):
         out = compiled(*leaves)
         out.backward(call.grad_out)
     check(call, out.detach(), [leaf.grad for leaf in leaves], assert_close)
@@ -234,17 +233,19 @@ def test_on_a_device_that_is_not_the_current_one(make_call, assert_close):
 SANITIZED = """
 import torch
 from msda_core.kernels import merged
-from msda_core.conftest import _make_call
-from msda_core.tests.test_merged_gpu import both, encoder_call
+import functools
+from msda_core import inputs
+from msda_core.kernels.tests.test_merged_gpu import both, encoder_call
+make_call = functools.partial(inputs.make_call, device="cuda")
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     for levels in (((20, 33), (10, 17), (5, 9)), ((9, 50), (4, 24), (2, 3), (1, 1))):
         for spread in (1.0, 6.0, "uniform"):
-            call = encoder_call(_make_call, spread, levels, B=2, M=2, dtype=dtype)
+            call = encoder_call(make_call, spread, levels, B=2, M=2, dtype=dtype)
             both(call, levels)
             merged.merged_backward(
                 call.value, call.shapes, call.starts, levels, call.loc, call.attn, call.grad_out, fp32_grad_accum=True
             )
-    call = encoder_call(_make_call, 2.0, levels, B=1, M=2, dtype=dtype)
+    call = encoder_call(make_call, 2.0, levels, B=1, M=2, dtype=dtype)
     call.grad_out[0, 77] = float("nan")
     call.loc[0, 30:40] = float("inf")
     both(call, levels)

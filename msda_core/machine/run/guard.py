@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from msda_core import device
 from msda_core.device import load_triton
 from msda_core.machine import errors
 from msda_core.machine.launch import Launch, bind, tensors_of
@@ -27,6 +28,8 @@ __all__ = ["check_contiguous", "guard", "protect"]
 
 _patched: list[tuple[type, str, object]] = []
 _patch_lock = threading.Lock()
+
+device.is_guarded = active.guarded  # launchers ask it, and need not know the machine
 
 
 def _patch():

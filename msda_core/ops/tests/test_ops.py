@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from msda_core import device, reference
-from msda_core.ops import api as ops
-from msda_core.ops import interpreted, multi_scale_deformable_attention
+from msda_core.ops import interpreted, multi_scale_deformable_attention, tables
 
 CPU = torch.device("cpu")
 needs_interpreter = pytest.mark.skipif(not device.INTERPRETED, reason="not run: needs Triton's interpreter")
@@ -340,7 +339,7 @@ def test_signature_on_every_device_is_one():
 
 def test_caches_stay_bounded(make_call):
     for n in range(5000):
-        ops._remember(seen := ops._checked, ("filler", n))
+        tables._remember(seen := tables._checked, ("filler", n))
     assert len(seen) <= 4096
 
 

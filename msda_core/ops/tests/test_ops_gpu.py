@@ -227,11 +227,11 @@ import torch
 from msda_core.kernels.backward import msda_backward
 from msda_core.kernels.forward import msda_forward
 from msda_core.kernels import tilings
-from msda_core.conftest import _make_call
+from msda_core.inputs import make_call
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     for size in (dict(B=2, Q=5, M=3, D=30, K=3), dict(B=1, Q=300, M=8, D=32, K=4, levels=((10, 17), (5, 9), (3, 4), (2, 2))),
                  dict(B=1, Q=2100, M=8, D=32, K=4, levels=((10, 17), (5, 9))), dict(B=1, Q=3, M=2, D=1025, K=2)):
-        call = _make_call(dtype=dtype, **size)
+        call = make_call(dtype=dtype, device="cuda", **size)
         msda_forward(*call.inputs)
         msda_backward(*call)
         msda_backward(*call, deterministic=True)
