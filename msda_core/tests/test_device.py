@@ -40,14 +40,47 @@ def test_cpu_is_interpreted_and_triton_learns_it_in_time():
     assert done.stdout.split() == ["cpu", "True", "True"], done.stderr
 
 
+def test_importing_the_operator_changes_nothing_in_the_process():
+    done = python(
+        "import os, sys; before = dict(os.environ); import msda_core, msda_core.ops, msda_core.nn, msda_core.device\n"
+        "print(dict(os.environ) == before, 'triton' in sys.modules)\n"
+        "msda_core.device.triton; print(dict(os.environ) == before)",
+        MSDA_DEVICE="cpu",
+    )
+    assert done.stdout.split() == ["True", "False", "True"], done.stdout + done.stderr
+
+
+def test_triton_may_have_been_imported_before_to_compile():
+    done = python(
+        "import triton, triton.language, torch\n"
+        "from msda_core.inputs import make_call\n"
+        "from msda_core.ops import interpreted, multi_scale_deformable_attention as attend\n"
+        "call = make_call()\n"
+        "plain = attend(*call.inputs)\n"
+        "with interpreted(): kernels = attend(*call.inputs)\n"
+        "print(torch.allclose(plain, kernels, atol=1e-5), not torch.equal(plain, kernels))",
+        MSDA_DEVICE="cpu",
+    )
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_a_program_may_settle_the_choice_for_plain_imports_and_children():
+    done = python(
+        "from msda_core import device; device.settle(); import triton, os\n"
+        "print(triton.knobs.runtime.interpret, os.environ['TRITON_INTERPRET'])",
+        MSDA_DEVICE="cpu",
+    )
+    assert done.stdout.split() == ["True", "1"], done.stderr
+
+
 def test_a_wrong_wish_is_refused():
-    done = python("import msda_core.device", MSDA_DEVICE="tpu")
+    done = python("from msda_core.device import ACTIVE", MSDA_DEVICE="tpu")
     assert "MSDA_DEVICE must be 'cpu' or 'cuda', got 'tpu'." in done.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="not run: this machine has a GPU")
 def test_wishing_for_a_gpu_does_not_make_one():
-    done = python("import msda_core.device", MSDA_DEVICE="cuda")
+    done = python("from msda_core.device import ACTIVE", MSDA_DEVICE="cuda")
     assert "torch finds no CUDA GPU. Is this torch a CPU build?" in done.stderr
 
 
