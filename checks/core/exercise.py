@@ -8,13 +8,15 @@ tests demand that each is rejected and recognised.
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from checks.catalogue import LABS, declarations, lab_number
+from checks.core.places import variant
 from msda_core import device
 
 __all__ = ["Draw", "Exercise", "Failed", "Mistake", "NotRun", "Property", "exercise", "find", "lab_exercises"]
@@ -68,16 +70,27 @@ class Mistake:
 
     Args:
         name: completes "Your answer is what you get …", as in "when x and y are swapped".
-        answer: a drop-in for the learner's answer.
+        change: what is different from a right answer: place → text, for the tagged places of the solution (see
+            `checks.core.places`); or code of its own, a drop-in for the learner's answer.
         hint: a question or a fact that leads on; never the code.
         only: the property that alone it fails, being right in every other check: an answer is compared with it where that
             property fails and nothing else, and by that property. Where one such mistake is told, tell all of that property.
+        home: "module:function", whose places `change` names; the solution's function if not given.
     """
 
     name: str
-    answer: Any
+    change: Any
     hint: str
     only: str = ""
+    home: str = ""
+
+    @cached_property
+    def answer(self) -> Any:
+        """The wrong answer itself, built when it is first asked for."""
+        if not isinstance(self.change, Mapping):
+            return self.change
+        module, _, function = self.home.partition(":")
+        return variant(module, function, self.change)
 
 
 class Failed(Exception):
@@ -183,6 +196,9 @@ def exercise(name: str, **fields: Any) -> Exercise:
     Raises:
         ValueError: the name is taken or not in the catalogue, or hints are not three.
     """
+    lab, _, function = name.partition(".")
+    home = f"solutions.lab{lab}:{function}"
+    fields["mistakes"] = [one if one.home else replace(one, home=home) for one in fields.get("mistakes", ())]
     made = Exercise(name, **fields)
     if made.lab not in LABS or made.function not in LABS[made.lab].exercises:
         raise ValueError(f"exercise {name!r} is not in checks/catalogue.py: give it its place there first.")
