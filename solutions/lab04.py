@@ -12,11 +12,11 @@ def add_kernel(x_ptr, y_ptr, out_ptr, N, BLOCK: tl.constexpr):
     Args:
         x_ptr, y_ptr, out_ptr: (N,), float32.
     """
-    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offs < N
-    x = tl.load(x_ptr + offs, mask=mask)
-    y = tl.load(y_ptr + offs, mask=mask)
-    tl.store(out_ptr + offs, x + y, mask=mask)
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # @offs
+    mask = offs < N  # @mask
+    x = tl.load(x_ptr + offs, mask=mask)  # @x
+    y = tl.load(y_ptr + offs, mask=mask)  # @y
+    tl.store(out_ptr + offs, x + y, mask=mask)  # @store
 
 
 def add(x: torch.Tensor, y: torch.Tensor, BLOCK: int = 32) -> torch.Tensor:
@@ -40,13 +40,13 @@ def copy2d_kernel(
         stride_xh, stride_xw: elements from one row of x to the next, and from one column to the next.
         stride_oh, stride_ow: the same for out.
     """
-    offs_h = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
-    offs_w = tl.program_id(1) * BLOCK_W + tl.arange(0, BLOCK_W)
-    mask = (offs_h < H)[:, None] & (offs_w < W)[None, :]
-    offs_x = offs_h[:, None] * stride_xh + offs_w[None, :] * stride_xw
-    offs_out = offs_h[:, None] * stride_oh + offs_w[None, :] * stride_ow
-    tile = tl.load(x_ptr + offs_x, mask=mask)
-    tl.store(out_ptr + offs_out, tile, mask=mask)
+    offs_h = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)  # @offs_h
+    offs_w = tl.program_id(1) * BLOCK_W + tl.arange(0, BLOCK_W)  # @offs_w
+    mask = (offs_h < H)[:, None] & (offs_w < W)[None, :]  # @mask
+    offs_x = offs_h[:, None] * stride_xh + offs_w[None, :] * stride_xw  # @offs_x
+    offs_out = offs_h[:, None] * stride_oh + offs_w[None, :] * stride_ow  # @offs_out
+    tile = tl.load(x_ptr + offs_x, mask=mask)  # @tile
+    tl.store(out_ptr + offs_out, tile, mask=mask)  # @store
 
 
 def copy2d(x: torch.Tensor, out: torch.Tensor, BLOCK_H: int = 4, BLOCK_W: int = 8) -> torch.Tensor:
@@ -67,13 +67,13 @@ def gather_rows_kernel(table_ptr, index_ptr, out_ptr, N, D, stride_row, BLOCK_N:
         out_ptr: (N, D), its rows one after another.
         BLOCK_D: a power of two, at least D.
     """
-    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    offs_d = tl.arange(0, BLOCK_D)
-    mask_n = offs_n < N
-    mask = mask_n[:, None] & (offs_d < D)[None, :]
-    row = tl.load(index_ptr + offs_n, mask=mask_n, other=0).to(tl.int64)
-    values = tl.load(table_ptr + row[:, None] * stride_row + offs_d[None, :], mask=mask)
-    tl.store(out_ptr + offs_n[:, None] * D + offs_d[None, :], values, mask=mask)
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)  # @offs_n
+    offs_d = tl.arange(0, BLOCK_D)  # @offs_d
+    mask_n = offs_n < N  # @mask_n
+    mask = mask_n[:, None] & (offs_d < D)[None, :]  # @mask
+    row = tl.load(index_ptr + offs_n, mask=mask_n, other=0).to(tl.int64)  # @row
+    values = tl.load(table_ptr + row[:, None] * stride_row + offs_d[None, :], mask=mask)  # @values
+    tl.store(out_ptr + offs_n[:, None] * D + offs_d[None, :], values, mask=mask)  # @store
 
 
 def gather_rows(table: torch.Tensor, index: torch.Tensor, BLOCK_N: int = 4) -> torch.Tensor:
@@ -95,26 +95,26 @@ def bilinear_kernel(image_ptr, loc_ptr, out_ptr, Q, H, W, D, BLOCK_Q: tl.constex
         out_ptr: (Q, D), float32, contiguous.
         BLOCK_D: a power of two, at least D.
     """
-    offs_q = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    offs_q = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)  # @offs_q
     offs_d = tl.arange(0, BLOCK_D)
-    mask_q = offs_q < Q
+    mask_q = offs_q < Q  # @mask_q
     mask_d = offs_d < D
-    x = tl.load(loc_ptr + 2 * offs_q, mask=mask_q, other=0.0) * W - 0.5
-    y = tl.load(loc_ptr + 2 * offs_q + 1, mask=mask_q, other=0.0) * H - 0.5
-    x0 = tl.floor(x).to(tl.int32)
-    y0 = tl.floor(y).to(tl.int32)
+    x = tl.load(loc_ptr + 2 * offs_q, mask=mask_q, other=0.0) * W - 0.5  # @x
+    y = tl.load(loc_ptr + 2 * offs_q + 1, mask=mask_q, other=0.0) * H - 0.5  # @y
+    x0 = tl.floor(x).to(tl.int32)  # @x0
+    y0 = tl.floor(y).to(tl.int32)  # @y0
     fx = x - x0
     fy = y - y0
-    acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
+    acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)  # @acc
     for j in tl.static_range(2):
         for i in tl.static_range(2):
-            xi = x0 + i
-            yj = y0 + j
-            weight = (fx if i else 1 - fx) * (fy if j else 1 - fy)
-            inside = mask_q & (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)
-            pixel = image_ptr + (yj * W + xi)[:, None] * D + offs_d[None, :]
-            acc += weight[:, None] * tl.load(pixel, mask=inside[:, None] & mask_d[None, :], other=0.0)
-    tl.store(out_ptr + offs_q[:, None] * D + offs_d[None, :], acc, mask=mask_q[:, None] & mask_d[None, :])
+            xi = x0 + i  # @xi
+            yj = y0 + j  # @yj
+            weight = (fx if i else 1 - fx) * (fy if j else 1 - fy)  # @weight
+            inside = mask_q & (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)  # @inside
+            pixel = image_ptr + (yj * W + xi)[:, None] * D + offs_d[None, :]  # @pixel
+            acc += weight[:, None] * tl.load(pixel, mask=inside[:, None] & mask_d[None, :], other=0.0)  # @acc_2
+    tl.store(out_ptr + offs_q[:, None] * D + offs_d[None, :], acc, mask=mask_q[:, None] & mask_d[None, :])  # @store
 
 
 def bilinear(image: torch.Tensor, locations: torch.Tensor, BLOCK_Q: int = 16) -> torch.Tensor:
@@ -135,13 +135,13 @@ def row_sum_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
         x_ptr: (R, N), float32 or float16; its rows are stride_row elements apart.
         out_ptr: (R,), float32.
     """
-    row = tl.program_id(0)
-    acc = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, N, BLOCK):
-        offs = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * stride_row + offs, mask=offs < N, other=0.0)
-        acc += x.to(tl.float32)
-    tl.store(out_ptr + row, tl.sum(acc, axis=0))
+    row = tl.program_id(0)  # @row
+    acc = tl.zeros([BLOCK], tl.float32)  # @acc
+    for start in range(0, N, BLOCK):  # @each_start
+        offs = start + tl.arange(0, BLOCK)  # @offs
+        x = tl.load(x_ptr + row * stride_row + offs, mask=offs < N, other=0.0)  # @x
+        acc += x.to(tl.float32)  # @acc_2
+    tl.store(out_ptr + row, tl.sum(acc, axis=0))  # @store
 
 
 def row_sum(x: torch.Tensor, BLOCK: int = 16) -> torch.Tensor:
@@ -161,21 +161,21 @@ def softmax_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
     Args:
         x_ptr, out_ptr: (R, N), float32; rows are stride_row elements apart.
     """
-    row = tl.program_id(0)
-    x_ptr += row * stride_row
-    out_ptr += row * stride_row
-    offs = tl.arange(0, BLOCK)
-    top = tl.full([BLOCK], float("-inf"), tl.float32)
-    for start in range(0, N, BLOCK):
-        top = tl.maximum(top, tl.load(x_ptr + start + offs, mask=start + offs < N, other=float("-inf")))
-    peak = tl.max(top, axis=0)
-    total = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, N, BLOCK):
-        total += tl.exp(tl.load(x_ptr + start + offs, mask=start + offs < N, other=float("-inf")) - peak)
-    norm = tl.sum(total, axis=0)
-    for start in range(0, N, BLOCK):
-        x = tl.load(x_ptr + start + offs, mask=start + offs < N)
-        tl.store(out_ptr + start + offs, tl.exp(x - peak) / norm, mask=start + offs < N)
+    row = tl.program_id(0)  # @row
+    x_ptr += row * stride_row  # @x_ptr
+    out_ptr += row * stride_row  # @out_ptr
+    offs = tl.arange(0, BLOCK)  # @offs
+    top = tl.full([BLOCK], float("-inf"), tl.float32)  # @top
+    for start in range(0, N, BLOCK):  # @each_start
+        top = tl.maximum(top, tl.load(x_ptr + start + offs, mask=start + offs < N, other=float("-inf")))  # @top_2
+    peak = tl.max(top, axis=0)  # @peak
+    total = tl.zeros([BLOCK], tl.float32)  # @total
+    for start in range(0, N, BLOCK):  # @each_start_2
+        total += tl.exp(tl.load(x_ptr + start + offs, mask=start + offs < N, other=float("-inf")) - peak)  # @total_2
+    norm = tl.sum(total, axis=0)  # @norm
+    for start in range(0, N, BLOCK):  # @each_start_3
+        x = tl.load(x_ptr + start + offs, mask=start + offs < N)  # @x
+        tl.store(out_ptr + start + offs, tl.exp(x - peak) / norm, mask=start + offs < N)  # @store
 
 
 def softmax(x: torch.Tensor, BLOCK: int = 16) -> torch.Tensor:

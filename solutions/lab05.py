@@ -18,16 +18,18 @@ def corner(x, y, i: tl.constexpr, j: tl.constexpr, H, W):
         weight: (BLOCK_Q,), float32: how much the pixel weighs; 0 where it does not exist.
         mask: (BLOCK_Q,): whether the pixel exists.
     """
-    x0 = tl.floor(x)
-    y0 = tl.floor(y)
+    x0 = tl.floor(x)  # @x0
+    y0 = tl.floor(y)  # @y0
     fx = x - x0
     fy = y - y0
-    xi = x0 + i
-    yj = y0 + j
-    mask = (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)  # on floats: a NaN compares false, and never becomes an integer
-    weight = tl.where(mask, (fx if i else 1 - fx) * (fy if j else 1 - fy), 0.0)
-    offset = tl.where(mask, yj, 0.0).to(tl.int32) * W + tl.where(mask, xi, 0.0).to(tl.int32)
-    return offset, weight, mask
+    xi = x0 + i  # @xi
+    yj = y0 + j  # @yj
+    mask = (
+        (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)
+    )  # on floats: a NaN compares false, and never becomes an integer  # @mask
+    weight = tl.where(mask, (fx if i else 1 - fx) * (fy if j else 1 - fy), 0.0)  # @weight
+    offset = tl.where(mask, yj, 0.0).to(tl.int32) * W + tl.where(mask, xi, 0.0).to(tl.int32)  # @offset
+    return offset, weight, mask  # @result
 
 
 @triton.jit
@@ -60,31 +62,31 @@ def msda_fwd_kernel(
         out_ptr: (B, Q, M, D). Everything is contiguous; loc, attn and out may be float32 or 16-bit, each for itself.
         BLOCK_D: a power of two, at least D.
     """
-    offs_q = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    m = tl.program_id(1) % M
-    b = (tl.program_id(1) // M).to(tl.int64)
+    offs_q = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)  # @offs_q
+    m = tl.program_id(1) % M  # @m
+    b = (tl.program_id(1) // M).to(tl.int64)  # @b
     offs_d = tl.arange(0, BLOCK_D)
-    mask_q = offs_q < Q
+    mask_q = offs_q < Q  # @mask_q
     mask_d = offs_d < D
-    row = (b * Q + offs_q) * M + m
-    acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
-    for l in range(L):
-        H = tl.load(shapes_ptr + 2 * l).to(tl.int32)
-        W = tl.load(shapes_ptr + 2 * l + 1).to(tl.int32)
-        level_ptr = value_ptr + ((b * S + tl.load(starts_ptr + l)) * M + m) * D
+    row = (b * Q + offs_q) * M + m  # @row
+    acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)  # @acc
+    for l in range(L):  # @each_l
+        H = tl.load(shapes_ptr + 2 * l).to(tl.int32)  # @H
+        W = tl.load(shapes_ptr + 2 * l + 1).to(tl.int32)  # @W
+        level_ptr = value_ptr + ((b * S + tl.load(starts_ptr + l)) * M + m) * D  # @level_ptr
         for k in range(K):
-            point = (row * L + l) * K + k
-            a = tl.load(attn_ptr + point, mask=mask_q, other=0.0).to(tl.float32)
-            x = tl.load(loc_ptr + 2 * point, mask=mask_q, other=0.0).to(tl.float32) * W - 0.5
-            y = tl.load(loc_ptr + 2 * point + 1, mask=mask_q, other=0.0).to(tl.float32) * H - 0.5
+            point = (row * L + l) * K + k  # @point
+            a = tl.load(attn_ptr + point, mask=mask_q, other=0.0).to(tl.float32)  # @a
+            x = tl.load(loc_ptr + 2 * point, mask=mask_q, other=0.0).to(tl.float32) * W - 0.5  # @x
+            y = tl.load(loc_ptr + 2 * point + 1, mask=mask_q, other=0.0).to(tl.float32) * H - 0.5  # @y
             for j in tl.static_range(2):
                 for i in tl.static_range(2):
                     offset, weight, inside = corner(x, y, i, j, H, W)
-                    pixel = level_ptr + offset[:, None] * (M * D) + offs_d[None, :]
-                    v = tl.load(pixel, mask=(mask_q & inside)[:, None] & mask_d[None, :], other=0.0)
-                    acc += (a * weight)[:, None] * v.to(tl.float32)
+                    pixel = level_ptr + offset[:, None] * (M * D) + offs_d[None, :]  # @pixel
+                    v = tl.load(pixel, mask=(mask_q & inside)[:, None] & mask_d[None, :], other=0.0)  # @v
+                    acc += (a * weight)[:, None] * v.to(tl.float32)  # @acc_2
     mask_out = mask_q[:, None] & mask_d[None, :]
-    tl.store(out_ptr + row[:, None] * D + offs_d[None, :], acc.to(out_ptr.dtype.element_ty), mask=mask_out)
+    tl.store(out_ptr + row[:, None] * D + offs_d[None, :], acc.to(out_ptr.dtype.element_ty), mask=mask_out)  # @store
 
 
 def msda_forward(
@@ -105,13 +107,13 @@ def msda_forward(
         (B, Q, M * D), in value's dtype. Q or B may be 0.
     """
     B, S, M, D = value.shape
-    _, Q, _, L, K, _ = sampling_locations.shape
-    out = value.new_empty(B, Q, M * D)
+    _, Q, _, L, K, _ = sampling_locations.shape  # @Q
+    out = value.new_empty(B, Q, M * D)  # @out
     if out.numel() == 0:
         return out
-    BLOCK_Q, BLOCK_D = 16, triton.next_power_of_2(D)
+    BLOCK_Q, BLOCK_D = 16, triton.next_power_of_2(D)  # @BLOCK_Q
     with torch.cuda.device_of(value):  # Triton launches on the current device; a CPU tensor changes nothing
-        msda_fwd_kernel[(triton.cdiv(Q, BLOCK_Q), B * M)](
+        msda_fwd_kernel[(triton.cdiv(Q, BLOCK_Q), B * M)](  # @launch
             value.contiguous(),
             spatial_shapes.contiguous(),
             level_start_index.contiguous(),
@@ -167,17 +169,17 @@ def msda_fwd_logits_kernel(
     total = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
     acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
     for l in range(L):
-        H = tl.load(shapes_ptr + 2 * l).to(tl.int32)
+        H = tl.load(shapes_ptr + 2 * l).to(tl.int32)  # @H
         W = tl.load(shapes_ptr + 2 * l + 1).to(tl.int32)
         level_ptr = value_ptr + ((b * S + tl.load(starts_ptr + l)) * M + m) * D
-        for k in range(K):
+        for k in range(K):  # @each_k
             point = (row * L + l) * K + k
             logit = tl.load(logits_ptr + point, mask=mask_q, other=0.0)
-            higher = tl.maximum(peak, logit[:, None])
-            shrink = tl.exp(peak - higher)  # what was added so far was measured against a lower peak
-            a = tl.exp(logit[:, None] - higher)
-            total = total * shrink + a
-            acc = acc * shrink
+            higher = tl.maximum(peak, logit[:, None])  # @higher
+            shrink = tl.exp(peak - higher)  # what was added so far was measured against a lower peak  # @shrink
+            a = tl.exp(logit[:, None] - higher)  # @a
+            total = total * shrink + a  # @total
+            acc = acc * shrink  # @acc
             peak = higher
             x = tl.load(loc_ptr + 2 * point, mask=mask_q, other=0.0) * W - 0.5
             y = tl.load(loc_ptr + 2 * point + 1, mask=mask_q, other=0.0) * H - 0.5
@@ -186,6 +188,6 @@ def msda_fwd_logits_kernel(
                     offset, weight, inside = corner(x, y, i, j, H, W)
                     pixel = level_ptr + offset[:, None] * (M * D) + offs_d[None, :]
                     v = tl.load(pixel, mask=(mask_q & inside)[:, None] & mask_d[None, :], other=0.0)
-                    acc += a * weight[:, None] * v
+                    acc += a * weight[:, None] * v  # @acc_2
     mask_out = mask_q[:, None] & mask_d[None, :]
-    tl.store(out_ptr + row[:, None] * D + offs_d[None, :], acc / total, mask=mask_out)
+    tl.store(out_ptr + row[:, None] * D + offs_d[None, :], acc / total, mask=mask_out)  # @store

@@ -34,41 +34,43 @@ def msda_fwd_fast_kernel(
         BLOCK_P: a power of two; more than L * K, or less, or no divisor of it.
         BLOCK_D: a power of two, at least D.
     """
-    q = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    m = tl.program_id(1) % M
-    b = (tl.program_id(1) // M).to(tl.int64)
-    offs_d = tl.arange(0, BLOCK_D)
-    mask_q = q < Q
+    q = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)  # @q
+    m = tl.program_id(1) % M  # @m
+    b = (tl.program_id(1) // M).to(tl.int64)  # @b
+    offs_d = tl.arange(0, BLOCK_D)  # @offs_d
+    mask_q = q < Q  # @mask_q
     mask_d = offs_d < D
-    row = (b * Q + q) * M + m
-    head_ptr = value_ptr + (b * S * M + m) * D
-    acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
-    for p0 in range(0, L * K, BLOCK_P):
-        p = p0 + tl.arange(0, BLOCK_P)
-        mask_p = mask_q[:, None] & (p < L * K)[None, :]
+    row = (b * Q + q) * M + m  # @row
+    head_ptr = value_ptr + (b * S * M + m) * D  # @head_ptr
+    acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)  # @acc
+    for p0 in range(0, L * K, BLOCK_P):  # @each_p0
+        p = p0 + tl.arange(0, BLOCK_P)  # @p
+        mask_p = mask_q[:, None] & (p < L * K)[None, :]  # @mask_p
         point = row[:, None] * (L * K) + p[None, :]
-        a = tl.load(attn_ptr + point, mask=mask_p, other=0.0).to(tl.float32)
-        pair = 2 * point[:, :, None] + tl.arange(0, 2)[None, None, :]
-        x, y = tl.split(tl.load(loc_ptr + pair, mask=mask_p[:, :, None], other=0.0).to(tl.float32))
+        a = tl.load(attn_ptr + point, mask=mask_p, other=0.0).to(tl.float32)  # @a
+        pair = 2 * point[:, :, None] + tl.arange(0, 2)[None, None, :]  # @pair
+        x, y = tl.split(tl.load(loc_ptr + pair, mask=mask_p[:, :, None], other=0.0).to(tl.float32))  # @x
 
-        level = tl.minimum(p // K, L - 1)
-        H = tl.load(shapes_ptr + 2 * level).to(tl.int32)[None, :]
-        W = tl.load(shapes_ptr + 2 * level + 1).to(tl.int32)[None, :]
+        level = tl.minimum(p // K, L - 1)  # @level
+        H = tl.load(shapes_ptr + 2 * level).to(tl.int32)[None, :]  # @H
+        W = tl.load(shapes_ptr + 2 * level + 1).to(tl.int32)[None, :]  # @W
         start = tl.load(starts_ptr + level).to(tl.int32)[None, :]
-        x = x * W - 0.5
-        y = y * H - 0.5
+        x = x * W - 0.5  # @x_2
+        y = y * H - 0.5  # @y
         for j in tl.static_range(2):
             for i in tl.static_range(2):
-                xi = tl.floor(x) + i
-                yj = tl.floor(y) + j
-                inside = mask_p & (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)
-                weight = tl.where(inside, a * (1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj)), 0.0)
-                pixel = start + tl.where(inside, yj, 0.0).to(tl.int32) * W + tl.where(inside, xi, 0.0).to(tl.int32)
-                v_ptr = head_ptr + pixel[:, :, None] * (M * D) + offs_d[None, None, :]
-                v = tl.load(v_ptr, mask=inside[:, :, None] & mask_d[None, None, :], other=0.0)
-                acc += tl.sum(weight[:, :, None] * v.to(tl.float32), axis=1)
+                xi = tl.floor(x) + i  # @xi
+                yj = tl.floor(y) + j  # @yj
+                inside = mask_p & (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)  # @inside
+                weight = tl.where(inside, a * (1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj)), 0.0)  # @weight
+                pixel = (
+                    start + tl.where(inside, yj, 0.0).to(tl.int32) * W + tl.where(inside, xi, 0.0).to(tl.int32)
+                )  # @pixel
+                v_ptr = head_ptr + pixel[:, :, None] * (M * D) + offs_d[None, None, :]  # @v_ptr
+                v = tl.load(v_ptr, mask=inside[:, :, None] & mask_d[None, None, :], other=0.0)  # @v
+                acc += tl.sum(weight[:, :, None] * v.to(tl.float32), axis=1)  # @acc_2
     mask_out = mask_q[:, None] & mask_d[None, :]
-    tl.store(out_ptr + row[:, None] * D + offs_d[None, :], acc.to(out_ptr.dtype.element_ty), mask=mask_out)
+    tl.store(out_ptr + row[:, None] * D + offs_d[None, :], acc.to(out_ptr.dtype.element_ty), mask=mask_out)  # @store
 
 
 def launch_config(Q: int, M: int, D: int, L: int, K: int, dtype: torch.dtype) -> dict[str, int]:
@@ -81,13 +83,15 @@ def launch_config(Q: int, M: int, D: int, L: int, K: int, dtype: torch.dtype) ->
         {"BLOCK_Q": …, "BLOCK_P": …, "BLOCK_D": …, "num_warps": …}: powers of two, no lane without a query, a point or a
         channel where it can be avoided.
     """
-    tile = 4 * 32 * 16 // dtype.itemsize  # elements: four loads of 16 bytes for each lane of one warp
-    BLOCK_D = triton.next_power_of_2(D)
-    BLOCK_P = min(triton.next_power_of_2(L * K), max(1, tile // BLOCK_D))
-    BLOCK_Q = min(triton.next_power_of_2(Q), max(1, tile // (BLOCK_D * BLOCK_P)))
-    while BLOCK_Q > 1 and triton.cdiv(Q, BLOCK_Q) * M < 4 * 132:
+    tile = 4 * 32 * 16 // dtype.itemsize  # elements: four loads of 16 bytes for each lane of one warp  # @tile
+    BLOCK_D = triton.next_power_of_2(D)  # @BLOCK_D
+    BLOCK_P = min(triton.next_power_of_2(L * K), max(1, tile // BLOCK_D))  # @BLOCK_P
+    BLOCK_Q = min(triton.next_power_of_2(Q), max(1, tile // (BLOCK_D * BLOCK_P)))  # @BLOCK_Q
+    while BLOCK_Q > 1 and triton.cdiv(Q, BLOCK_Q) * M < 4 * 132:  # @loop
         BLOCK_Q //= 2
-    return dict(BLOCK_Q=BLOCK_Q, BLOCK_P=BLOCK_P, BLOCK_D=BLOCK_D, num_warps=min(max(1, BLOCK_D // tile), 16))
+    return dict(
+        BLOCK_Q=BLOCK_Q, BLOCK_P=BLOCK_P, BLOCK_D=BLOCK_D, num_warps=min(max(1, BLOCK_D // tile), 16)
+    )  # @result
 
 
 def device_time(fn, clock) -> tuple[float, float]:
@@ -139,8 +143,8 @@ def predict_time(
     """
     clock = 1980.0  # per microsecond
     from_l2 = warm and dram_bytes <= 60e6  # what does not fit is not there, however often it runs
-    dram = 0.0 if from_l2 else 3.0 + dram_bytes / 4.8e6  # a trip to DRAM and back, and the bytes
-    l2 = (load_sectors + store_sectors) * 32 / (132 * 32 * clock)
+    dram = 0.0 if from_l2 else 3.0 + dram_bytes / 4.8e6  # a trip to DRAM and back, and the bytes  # @dram
+    l2 = (load_sectors + store_sectors) * 32 / (132 * 32 * clock)  # @l2
     reductions = reduction_sectors / (48 * clock)
     contention = busiest_line * 7 / clock
-    return 1.2 + max(l2, reductions, contention) + dram
+    return 1.2 + max(l2, reductions, contention) + dram  # @result

@@ -27,10 +27,10 @@ def histogram_kernel(index_ptr, hist_ptr, N, BLOCK: tl.constexpr):
         index_ptr: (N,), int32.
         hist_ptr: int32; holds counts already, to which these are added.
     """
-    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offs < N
-    index = tl.load(index_ptr + offs, mask=mask, other=0)
-    tl.atomic_add(hist_ptr + index, 1, mask=mask, sem="relaxed")
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # @offs
+    mask = offs < N  # @mask
+    index = tl.load(index_ptr + offs, mask=mask, other=0)  # @index
+    tl.atomic_add(hist_ptr + index, 1, mask=mask, sem="relaxed")  # @atomic_add
 
 
 @triton.jit
@@ -42,14 +42,14 @@ def merge_then_add_kernel(index_ptr, weight_ptr, out_ptr, N, BLOCK: tl.constexpr
         out_ptr: float32; holds sums already, to which these are added.
     """
     lane = tl.arange(0, BLOCK)
-    offs = tl.program_id(0) * BLOCK + lane
+    offs = tl.program_id(0) * BLOCK + lane  # @offs
     mask = offs < N
-    index = tl.load(index_ptr + offs, mask=mask, other=-1)
-    weight = tl.load(weight_ptr + offs, mask=mask, other=0.0)
-    same = index[:, None] == index[None, :]
-    total = tl.sum(tl.where(same, weight[None, :], 0.0), axis=1)
+    index = tl.load(index_ptr + offs, mask=mask, other=-1)  # @index
+    weight = tl.load(weight_ptr + offs, mask=mask, other=0.0)  # @weight
+    same = index[:, None] == index[None, :]  # @same
+    total = tl.sum(tl.where(same, weight[None, :], 0.0), axis=1)  # @total
     first = tl.min(tl.where(same, lane[None, :], BLOCK), axis=1)
-    tl.atomic_add(out_ptr + index, total, mask=mask & (first == lane), sem="relaxed")
+    tl.atomic_add(out_ptr + index, total, mask=mask & (first == lane), sem="relaxed")  # @atomic_add
 
 
 @triton.jit
@@ -87,29 +87,29 @@ def msda_bwd_kernel(
         grad_loc_ptr, grad_attn_ptr: like loc and attn, uninitialised.
         BLOCK_P, BLOCK_D: powers of two, at least L * K and D.
     """
-    row = tl.program_id(0).to(tl.int64)
-    b = row // (Q * M)
-    m = row % M
+    row = tl.program_id(0).to(tl.int64)  # @row
+    b = row // (Q * M)  # @b
+    m = row % M  # @m
     offs_p = tl.arange(0, BLOCK_P)
     offs_d = tl.arange(0, BLOCK_D)
     mask_p = offs_p < L * K
     mask_d = offs_d < D
-    point = row * (L * K) + offs_p
+    point = row * (L * K) + offs_p  # @point
     a = tl.load(attn_ptr + point, mask=mask_p, other=0.0).to(tl.float32)
     x = tl.load(loc_ptr + 2 * point, mask=mask_p, other=0.0).to(tl.float32)
     y = tl.load(loc_ptr + 2 * point + 1, mask=mask_p, other=0.0).to(tl.float32)
-    H = tl.load(shapes_ptr + 2 * (offs_p // K), mask=mask_p, other=0).to(tl.int32)
-    W = tl.load(shapes_ptr + 2 * (offs_p // K) + 1, mask=mask_p, other=0).to(tl.int32)
-    start = tl.load(starts_ptr + offs_p // K, mask=mask_p, other=0)
-    g = tl.load(grad_out_ptr + row * D + offs_d, mask=mask_d, other=0.0).to(tl.float32)
+    H = tl.load(shapes_ptr + 2 * (offs_p // K), mask=mask_p, other=0).to(tl.int32)  # @H
+    W = tl.load(shapes_ptr + 2 * (offs_p // K) + 1, mask=mask_p, other=0).to(tl.int32)  # @W
+    start = tl.load(starts_ptr + offs_p // K, mask=mask_p, other=0)  # @start
+    g = tl.load(grad_out_ptr + row * D + offs_d, mask=mask_d, other=0.0).to(tl.float32)  # @g
 
-    x = x * W - 0.5
-    y = y * H - 0.5
-    near = (x >= -1) & (x < W) & (y >= -1) & (y < H)  # false for NaN; only these points have a pixel
-    x = tl.where(near, x, -2.0)
-    y = tl.where(near, y, -2.0)
-    x0 = tl.floor(x).to(tl.int32)
-    y0 = tl.floor(y).to(tl.int32)
+    x = x * W - 0.5  # @x
+    y = y * H - 0.5  # @y
+    near = (x >= -1) & (x < W) & (y >= -1) & (y < H)  # false for NaN; only these points have a pixel  # @near
+    x = tl.where(near, x, -2.0)  # @x_2
+    y = tl.where(near, y, -2.0)  # @y_2
+    x0 = tl.floor(x).to(tl.int32)  # @x0
+    y0 = tl.floor(y).to(tl.int32)  # @y0
     fx = x - x0
     fy = y - y0
     grad_a = tl.zeros([BLOCK_P], tl.float32)
@@ -117,24 +117,24 @@ def msda_bwd_kernel(
     grad_y = tl.zeros([BLOCK_P], tl.float32)
     for j in tl.static_range(2):
         for i in tl.static_range(2):
-            xi = x0 + i
+            xi = x0 + i  # @xi
             yj = y0 + j
             wx = fx if i else 1 - fx
             wy = fy if j else 1 - fy
-            inside = mask_p & (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)
-            mask = inside[:, None] & mask_d[None, :]
-            pixel = b * S + start + yj * W + xi
-            offs = (pixel * M + m)[:, None] * D + offs_d[None, :]
-            v = tl.load(value_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-            dot = tl.sum(v * g[None, :], axis=1)
-            grad_a += wx * wy * dot
-            grad_x += (wy if i else -wy) * dot
-            grad_y += (wx if j else -wx) * dot
-            share = ((a * wx * wy)[:, None] * g[None, :]).to(grad_value_ptr.dtype.element_ty)
-            tl.atomic_add(grad_value_ptr + offs, share, mask=mask, sem="relaxed")
-    tl.store(grad_attn_ptr + point, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask_p)
-    tl.store(grad_loc_ptr + 2 * point, (a * W * grad_x).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
-    tl.store(grad_loc_ptr + 2 * point + 1, (a * H * grad_y).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)
+            inside = mask_p & (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)  # @inside
+            mask = inside[:, None] & mask_d[None, :]  # @mask
+            pixel = b * S + start + yj * W + xi  # @pixel
+            offs = (pixel * M + m)[:, None] * D + offs_d[None, :]  # @offs
+            v = tl.load(value_ptr + offs, mask=mask, other=0.0).to(tl.float32)  # @v
+            dot = tl.sum(v * g[None, :], axis=1)  # @dot
+            grad_a += wx * wy * dot  # @grad_a
+            grad_x += (wy if i else -wy) * dot  # @grad_x
+            grad_y += (wx if j else -wx) * dot  # @grad_y
+            share = ((a * wx * wy)[:, None] * g[None, :]).to(grad_value_ptr.dtype.element_ty)  # @share
+            tl.atomic_add(grad_value_ptr + offs, share, mask=mask, sem="relaxed")  # @atomic_add
+    tl.store(grad_attn_ptr + point, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask_p)  # @store
+    tl.store(grad_loc_ptr + 2 * point, (a * W * grad_x).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)  # @store_2
+    tl.store(grad_loc_ptr + 2 * point + 1, (a * H * grad_y).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)  # @store_3
 
 
 def msda_backward(
@@ -159,11 +159,11 @@ def msda_backward(
     """
     B, S, M, D = value.shape
     _, Q, _, L, K, _ = sampling_locations.shape
-    grad_value = value.new_zeros(value.shape)
-    grad_loc = sampling_locations.new_empty(sampling_locations.shape)
-    grad_attn = attention_weights.new_empty(attention_weights.shape)
+    grad_value = value.new_zeros(value.shape)  # @grad_value
+    grad_loc = sampling_locations.new_empty(sampling_locations.shape)  # @grad_loc
+    grad_attn = attention_weights.new_empty(attention_weights.shape)  # @grad_attn
     with torch.cuda.device_of(value):  # Triton launches on the current device
-        msda_bwd_kernel[(B * Q * M,)](
+        msda_bwd_kernel[(B * Q * M,)](  # @launch
             grad_out.contiguous(),
             value.contiguous(),
             spatial_shapes.contiguous(),
@@ -183,7 +183,7 @@ def msda_backward(
             BLOCK_D=triton.next_power_of_2(D),
             num_warps=2,
         )
-    return grad_value, grad_loc, grad_attn
+    return grad_value, grad_loc, grad_attn  # @result
 
 
 @triton.jit
@@ -246,7 +246,7 @@ def msda_bwd_merged_kernel(
     y0 = tl.floor(y).to(tl.int32)
     fx = x - x0
     fy = y - y0
-    same = (start[:, None] == start[None, :]) & (x0[:, None] == x0[None, :]) & (y0[:, None] == y0[None, :])
+    same = (start[:, None] == start[None, :]) & (x0[:, None] == x0[None, :]) & (y0[:, None] == y0[None, :])  # @same
     first = offs_p == tl.min(tl.where(same, offs_p[None, :], BLOCK_P), axis=1)
     grad_a = tl.zeros([BLOCK_P], tl.float32)
     grad_x = tl.zeros([BLOCK_P], tl.float32)
@@ -267,9 +267,9 @@ def msda_bwd_merged_kernel(
             grad_x += (wy if i else -wy) * dot
             grad_y += (wx if j else -wx) * dot
             weight = a * wx * wy
-            merged = tl.sum(tl.where(same, weight[None, :], 0.0), axis=1)
+            merged = tl.sum(tl.where(same, weight[None, :], 0.0), axis=1)  # @merged
             share = (merged[:, None] * g[None, :]).to(grad_value_ptr.dtype.element_ty)
-            mask = (inside & first)[:, None] & mask_d[None, :]
+            mask = (inside & first)[:, None] & mask_d[None, :]  # @mask
             tl.atomic_add(grad_value_ptr + offs, share, mask=mask, sem="relaxed")
     tl.store(grad_attn_ptr + point, grad_a.to(grad_attn_ptr.dtype.element_ty), mask=mask_p)
     tl.store(grad_loc_ptr + 2 * point, (a * W * grad_x).to(grad_loc_ptr.dtype.element_ty), mask=mask_p)

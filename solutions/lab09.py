@@ -52,24 +52,24 @@ def classify_atomics(ptx: str) -> tuple[list[int], list[int], list[int]]:
         Any other `atom` is a returning atomic.
     """
     reductions, returning, loops = [], [], []
-    for found in re.finditer(r"\b(red|atom)\.([\w.:]+)\s+([^\[]*)", ptx):
+    for found in re.finditer(r"\b(red|atom)\.([\w.:]+)\s+([^\[]*)", ptx):  # @each_found
         words = found[2].split(".")
-        if "global" not in words:
+        if "global" not in words:  # @if_words
             continue
         many, bits, pair = re.search(r"(?:v(\d+)\.)?[a-z]+(\d+)(x2)?$", found[2]).groups()
-        size = int(many or 1) * int(bits) // 8 * (2 if pair else 1)
+        size = int(many or 1) * int(bits) // 8 * (2 if pair else 1)  # @size
         branch = re.search(r"\bbra(?:\.uni)?\s+(\S+);", ptx[found.end() :])
         again = branch is not None and f"\n{branch[1]}:" in ptx[: found.start()]
         registers = re.findall(r"%\w+", found[3])  # of the old value
-        read = any(re.search(rf"{register}\b", ptx[found.end() :]) for register in registers)
-        waits = read or "cas" in words or "acq_rel" in words
-        if "cas" in words and again:
+        read = any(re.search(rf"{register}\b", ptx[found.end() :]) for register in registers)  # @read
+        waits = read or "cas" in words or "acq_rel" in words  # @waits
+        if "cas" in words and again:  # @if_again
             loops.append(size)
         elif waits:
             returning.append(size)
         else:
             reductions.append(size)
-    return reductions, returning, loops
+    return reductions, returning, loops  # @result
 
 
 def accumulator_dtype(dtype: torch.dtype, capability: tuple[int, int]) -> torch.dtype:
@@ -83,7 +83,7 @@ def accumulator_dtype(dtype: torch.dtype, capability: tuple[int, int]) -> torch.
         capability: (8, 9) is SM 8.9.
     """
     _, _, loops = classify_atomics(compile_backward(lab08.msda_bwd_kernel, dtype, capability).ptx)
-    return torch.float32 if loops else dtype
+    return torch.float32 if loops else dtype  # @result
 
 
 def msda_backward_switched(
@@ -108,17 +108,17 @@ def msda_backward_switched(
         The three gradients, each contiguous, with the shape and dtype of what it is the gradient
         of. A sum in float32 is rounded once, at the end. Nothing else is made wider.
     """
-    B, S, M, D = value.shape
+    B, S, M, D = value.shape  # @B
     _, Q, _, L, K, _ = sampling_locations.shape
-    if fp32_grad_accum is None:
+    if fp32_grad_accum is None:  # @if_fp32_grad_accum
         accumulator = accumulator_dtype(value.dtype, capability)
     else:
         accumulator = torch.float32 if fp32_grad_accum else value.dtype
-    total = value.new_zeros(value.shape, dtype=accumulator)
-    grad_loc = sampling_locations.new_empty(sampling_locations.shape)
-    grad_attn = attention_weights.new_empty(attention_weights.shape)
+    total = value.new_zeros(value.shape, dtype=accumulator)  # @total
+    grad_loc = sampling_locations.new_empty(sampling_locations.shape)  # @grad_loc
+    grad_attn = attention_weights.new_empty(attention_weights.shape)  # @grad_attn
     with torch.cuda.device_of(value):  # Triton launches on the current device
-        lab08.msda_bwd_kernel[(B * Q * M,)](
+        lab08.msda_bwd_kernel[(B * Q * M,)](  # @launch
             grad_out.contiguous(),
             value.contiguous(),
             spatial_shapes.contiguous(),
@@ -138,7 +138,7 @@ def msda_backward_switched(
             BLOCK_D=triton.next_power_of_2(D),
             num_warps=2,
         )
-    return total.to(value.dtype), grad_loc, grad_attn
+    return total.to(value.dtype), grad_loc, grad_attn  # @result
 
 
 def location_error(dtype: torch.dtype, W: int) -> tuple[float, float]:
@@ -154,9 +154,9 @@ def location_error(dtype: torch.dtype, W: int) -> tuple[float, float]:
     Returns:
         The mean distance, and the largest.
     """
-    x = torch.linspace(0, 1, 10_001, dtype=torch.float64)
-    lost = (x.to(dtype).double() - x).abs() * W
-    return lost.mean().item(), lost.max().item()
+    x = torch.linspace(0, 1, 10_001, dtype=torch.float64)  # @x
+    lost = (x.to(dtype).double() - x).abs() * W  # @lost
+    return lost.mean().item(), lost.max().item()  # @result
 
 
 def narrow_sum(terms: list):

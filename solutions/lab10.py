@@ -36,17 +36,19 @@ def check_inputs(
         "attention_weights": attention_weights,
     }
     for name, tensor in named.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{name} must be a tensor, got {type(tensor).__name__}. Is it still a list or an array?")
-        if tensor.device != value.device:
+        if not isinstance(tensor, torch.Tensor):  # @if_tensor
+            raise ValueError(
+                f"{name} must be a tensor, got {type(tensor).__name__}. Is it still a list or an array?"
+            )  # @refusal
+        if tensor.device != value.device:  # @if_tensor_2
             raise ValueError(f"{name} must be on {value.device}, as value is, got {tensor.device}. Was it left behind?")
     for name in ("spatial_shapes", "level_start_index"):
-        if named[name].dtype not in (torch.int32, torch.int64):
+        if named[name].dtype not in (torch.int32, torch.int64):  # @if_named
             raise ValueError(f"{name} must be int32 or int64, got {named[name].dtype}. Was it normalised?")
-    if value.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+    if value.dtype not in (torch.float32, torch.float16, torch.bfloat16):  # @if_value
         raise ValueError(f"value must be float32, float16 or bfloat16, got {value.dtype}. Is it an image in integers?")
     for name in ("sampling_locations", "attention_weights"):
-        if named[name].dtype not in (value.dtype, torch.float32):
+        if named[name].dtype not in (value.dtype, torch.float32):  # @if_named_2
             allowed = " or ".join(sorted({str(value.dtype), "torch.float32"}))
             raise ValueError(f"{name} must be {allowed}, got {named[name].dtype}. Is autocast half on?")
 
@@ -54,10 +56,10 @@ def check_inputs(
         raise ValueError(f"value must be (B, S, M, D), got {tuple(value.shape)}. Are the heads still in the channels?")
     B, S, M, D = value.shape
     got = tuple(sampling_locations.shape)
-    if len(got) != 6 or got[-1] != 2:
+    if len(got) != 6 or got[-1] != 2:  # @if_got
         raise ValueError(f"sampling_locations must be (B, Q, M, L, K, 2), got {got}. Is the (x, y) axis missing?")
     _, Q, _, L, K, _ = got
-    if (got[0], got[2]) != (B, M):
+    if (got[0], got[2]) != (B, M):  # @if_B
         raise ValueError(
             f"sampling_locations must be ({B}, Q, {M}, L, K, 2), batch and heads as in value {tuple(value.shape)}, "
             f"got {got}. Are two axes swapped?"
@@ -68,19 +70,19 @@ def check_inputs(
             "Are levels and points still one axis?"
         )
     for name, expected in (("spatial_shapes", (L, 2)), ("level_start_index", (L,))):
-        if tuple(named[name].shape) != expected:
+        if tuple(named[name].shape) != expected:  # @if_expected
             raise ValueError(
                 f"{name} must be {expected}, since sampling_locations has {L} levels, got {tuple(named[name].shape)}. "
                 "Is it of another pyramid?"
             )
-    if L == 0:
+    if L == 0:  # @if_L
         raise ValueError(f"sampling_locations must have a level, got {got}. Is the pyramid empty?")
-    for level, ((H, W), start) in enumerate(zip(spatial_shapes.tolist(), level_start_index.tolist())):
-        if H < 1 or W < 1:
+    for level, ((H, W), start) in enumerate(zip(spatial_shapes.tolist(), level_start_index.tolist())):  # @each_level
+        if H < 1 or W < 1:  # @if_H
             raise ValueError(f"spatial_shapes must be positive, got (H, W) = {(H, W)} at level {level}. Is it padding?")
-        if start < 0:
+        if start < 0:  # @if_start
             raise ValueError(f"level_start_index must not be negative, got {start} at level {level}.")
-        if start + H * W > S:
+        if start + H * W > S:  # @if_S
             raise ValueError(
                 f"spatial_shapes must fit into the S = {S} pixels of value, got (H, W) = {(H, W)} at level {level}, which "
                 f"begins at pixel {start} and ends at {start + H * W}. Is a level missing from value?"
@@ -104,10 +106,14 @@ class MSDAFunction(torch.autograd.Function):
         Returns:
             (B, Q, M * D), in value's dtype.
         """
-        ctx.save_for_backward(value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
-        return lab05.msda_forward(value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
+        ctx.save_for_backward(
+            value, spatial_shapes, level_start_index, sampling_locations, attention_weights
+        )  # @save_for_backward
+        return lab05.msda_forward(
+            value, spatial_shapes, level_start_index, sampling_locations, attention_weights
+        )  # @result
 
-    @staticmethod
+    @staticmethod  # @backward
     @once_differentiable
     def backward(ctx, grad_out):
         """`lab08.msda_backward`: one gradient for each argument of forward after ctx, None for those that have none.
@@ -118,8 +124,8 @@ class MSDAFunction(torch.autograd.Function):
             ctx: as the forward left it.
             grad_out: (B, Q, M * D), how the loss changes with each number of the output; any strides.
         """
-        grad_value, grad_loc, grad_attn = lab08.msda_backward(grad_out, *ctx.saved_tensors)
-        return grad_value, None, None, grad_loc, grad_attn
+        grad_value, grad_loc, grad_attn = lab08.msda_backward(grad_out, *ctx.saved_tensors)  # @grad_value
+        return grad_value, None, None, grad_loc, grad_attn  # @result_2
 
 
 class MyMSDeformAttn(torch.nn.Module):
@@ -145,14 +151,18 @@ class MyMSDeformAttn(torch.nn.Module):
         self.value_proj = torch.nn.Linear(d_model, d_model)
         self.output_proj = torch.nn.Linear(d_model, d_model)
         angle = torch.arange(n_heads) * (2 * math.pi / n_heads)
-        ring = torch.stack([angle.cos(), angle.sin()], -1)
-        ring = ring / ring.abs().amax(-1, keepdim=True)
-        steps = torch.arange(1, n_points + 1)[:, None]
+        ring = torch.stack([angle.cos(), angle.sin()], -1)  # @ring
+        ring = ring / ring.abs().amax(-1, keepdim=True)  # @ring_2
+        steps = torch.arange(1, n_points + 1)[:, None]  # @steps
         with torch.no_grad():
-            for zero in (self.sampling_offsets.weight, self.attention_weights.weight, self.attention_weights.bias):
+            for zero in (
+                self.sampling_offsets.weight,
+                self.attention_weights.weight,
+                self.attention_weights.bias,
+            ):  # @each_zero
                 zero.zero_()
-            bias = (ring[:, None, None] * steps).expand(n_heads, n_levels, n_points, 2)
-            self.sampling_offsets.bias.copy_(bias.reshape(-1))
+            bias = (ring[:, None, None] * steps).expand(n_heads, n_levels, n_points, 2)  # @bias
+            self.sampling_offsets.bias.copy_(bias.reshape(-1))  # @copy
 
     def forward(
         self,
@@ -178,20 +188,20 @@ class MyMSDeformAttn(torch.nn.Module):
         """
         B, Q, _ = query.shape
         M, L, K = self.n_heads, self.n_levels, self.n_points
-        value = self.value_proj(input_flatten)
+        value = self.value_proj(input_flatten)  # @value
         if input_padding_mask is not None:
-            value = value.masked_fill(input_padding_mask[..., None], 0.0)
-        value = value.unflatten(-1, (M, -1))
-        offsets = self.sampling_offsets(query).reshape(B, Q, M, L, K, 2).float()
-        weights = self.attention_weights(query).reshape(B, Q, M, L * K).softmax(-1).reshape(B, Q, M, L, K)
-        reference = reference_points[:, :, None, :, None].float()
-        if reference_points.shape[-1] == 2:
+            value = value.masked_fill(input_padding_mask[..., None], 0.0)  # @value_2
+        value = value.unflatten(-1, (M, -1))  # @value_3
+        offsets = self.sampling_offsets(query).reshape(B, Q, M, L, K, 2).float()  # @offsets
+        weights = self.attention_weights(query).reshape(B, Q, M, L * K).softmax(-1).reshape(B, Q, M, L, K)  # @weights
+        reference = reference_points[:, :, None, :, None].float()  # @reference
+        if reference_points.shape[-1] == 2:  # @if_reference_points
             locations = reference + offsets / input_spatial_shapes.flip(-1)[:, None]
         else:
             locations = reference[..., :2] + offsets / K * reference[..., 2:] * 0.5
-        call = (value, input_spatial_shapes, input_level_start_index, locations, weights)
-        check_inputs(*call)
-        return self.output_proj(MSDAFunction.apply(*call))
+        call = (value, input_spatial_shapes, input_level_start_index, locations, weights)  # @call
+        check_inputs(*call)  # @check_inputs
+        return self.output_proj(MSDAFunction.apply(*call))  # @result
 
 
 def tile_queries(H: int, W: int, size: int) -> torch.Tensor:
@@ -208,7 +218,7 @@ def tile_queries(H: int, W: int, size: int) -> torch.Tensor:
     """
     rows = 1 << (size.bit_length() - 1) // 2
     columns = size // rows
-    y, x = torch.meshgrid(torch.arange(H), torch.arange(W), indexing="ij")
+    y, x = torch.meshgrid(torch.arange(H), torch.arange(W), indexing="ij")  # @y
     tile = (y // rows) * -(-W // columns) + x // columns
     inside = (y % rows) * columns + x % columns
     return (tile * size + inside).flatten().argsort()

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from checks.answers import export
 from checks.core.exercise import NotRun
 from checks.core.grade import latest
-from checks.labs.lab10.exercises import LEVELS, additions
+from checks.labs.lab10.cases import LEVELS, additions
 from checks.ship import acceptance
 from checks.ship import models as wild
 from msda_core import device

@@ -1,0 +1,1 @@
+"""Lab 03, The machine."""

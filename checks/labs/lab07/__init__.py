@@ -1,0 +1,1 @@
+"""Lab 07, The other direction."""

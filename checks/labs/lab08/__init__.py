@@ -1,0 +1,1 @@
+"""Lab 08, Concurrent writes."""
