@@ -17,6 +17,7 @@ from types import ModuleType
 
 from checks.catalogue import LABS
 from checks.core.exercise import lab_exercises
+from checks.core.places import untagged
 
 __all__ = ["LABS_DIR", "answer_source", "backup", "function_text", "notebook_path", "reset", "solve", "stub_source"]
 
@@ -100,7 +101,7 @@ def answer_source(function: str, solution: ModuleType) -> str:
 
 
 def _function(function: str, solution: ModuleType) -> tuple[str, ast.FunctionDef | ast.ClassDef]:
-    source = inspect.getsource(solution)
+    source = untagged(inspect.getsource(solution))
     for node in ast.parse(source).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == function:
             if ast.get_docstring(node) is None:

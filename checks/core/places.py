@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["changed", "places", "untagged", "variant"]
+__all__ = ["changed", "places", "text_of", "untagged", "variant"]
 
 _TAG = re.compile(r"\s*# @(\w+)\s*$")
 _serial = itertools.count()
@@ -124,7 +124,8 @@ def changed(text: str, changes: Mapping[str, str], function: str) -> str:
 
 
 @cache
-def _text(module: str) -> str:
+def text_of(module: str) -> str:
+    """The text of a module, found by its name without importing it."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"there is no module {module!r}.", name=module)
@@ -142,7 +143,7 @@ def variant(module: str, function: str, changes: Mapping[str, str]) -> Any:
     Returns:
         The function, out of a module of its own; tracebacks, Triton and `inspect` can read its source.
     """
-    text = changed(_text(module), changes, function)
+    text = changed(text_of(module), changes, function)
     name = f"changed_{next(_serial)}_{module.rpartition('.')[2]}"
     made = ModuleType(name)
     made.__file__ = f"<{function}, wrong, {name}>"
