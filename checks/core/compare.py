@@ -4,17 +4,108 @@ Truth is the reference in float64. The tolerance is one rounding to the result's
 float32 (float64 for float64 results): 2^-p * |truth| + 32 * 2^-23 * max|truth|. It depends on nothing else.
 """
 
+import decimal
+import fractions
 import math
 import numbers
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["difference", "same"]
+__all__ = ["describe", "difference", "in_float64", "plain", "same", "wrong"]
 
 ROUNDINGS = 32  # float32 additions whose errors may pile up one way: more than any case here sums in a row
+
+
+@dataclass(frozen=True)
+class Odd:
+    """Stands for a value that no reference returns: what it is, in words, and whether it can be called."""
+
+    text: str
+    callable: bool = False
+
+
+def plain(thing: Any, depth: int = 12) -> Any:
+    """The same value in exact types of Python's and of torch's, of whatever class it came.
+
+    A subclass may say that it equals everything, has no length, or raises: none of its methods are called. What has no
+    plain counterpart (a sparse tensor, a generator, an object of a class of one's own) becomes an `Odd`.
+    """
+    kind = type(thing)
+    if kind in (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device):
+        return thing
+    if issubclass(kind, Tensor):
+        return _plain_tensor(thing)
+    for base, exactly in ((int, int.__int__), (float, float.__float__), (str, str.__str__)):
+        if issubclass(kind, base):
+            return exactly(thing)
+    if kind in (fractions.Fraction, decimal.Decimal):
+        return _as_float(thing)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and issubclass(kind, numpy.generic):
+        return plain(numpy.generic.item(thing), 0) if depth else Odd(f"a {_kind(thing)}")
+    for base in (tuple, list, dict, set, frozenset):
+        if issubclass(kind, base):
+            if not depth:
+                return Odd(f"a {base.__name__} inside many others")
+            if base is dict:
+                return {_key(key): plain(value, depth - 1) for key, value in dict.items(thing)}
+            items = (plain(item, depth - 1) for item in base.__iter__(thing))
+            return {_key(item) for item in items} if base in (set, frozenset) else base(items)
+    return Odd(f"a {_kind(thing)}", callable(thing))
+
+
+def _plain_tensor(thing: Tensor) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        if torch._C._dispatch_keys(thing).has(
+            torch._C.DispatchKey.Python
+        ) or torch._C._functorch.is_functorch_wrapped_tensor(thing):
+            return Odd(f"a {_kind(thing)}, which is no plain tensor")
+        if Tensor.is_nested.__get__(thing):
+            return Odd("a nested tensor")
+        if Tensor.layout.__get__(thing) is not torch.strided:
+            return Odd("a sparse tensor")
+        if Tensor.is_quantized.__get__(thing):
+            return Odd("a quantized tensor")
+        if Tensor.device.__get__(thing).type == "meta":
+            return Odd("a tensor on the meta device, where tensors have no values")
+        bare = Tensor.detach(Tensor.as_subclass(thing, Tensor))
+        return bare if type(bare) is Tensor else Odd(f"a {_kind(thing)}, which is no plain tensor")
+
+
+def _kind(thing: Any) -> str:
+    return str.__str__(type.__dict__["__name__"].__get__(type(thing)))
+
+
+def _key(thing: Any) -> Any:
+    try:
+        hash(thing)
+    except TypeError:
+        return Odd(f"a {_kind(thing)}")
+    return thing
+
+
+def _as_float(number: Any) -> float:
+    """A float, infinite where it is too large for one."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+    except ValueError:  # a signalling NaN
+        return math.nan
+
+
+def in_float64(args: Any) -> Any:
+    """The arguments of a case with every floating-point tensor in float64: what the truth is computed from."""
+    if isinstance(args, Tensor):
+        return args.double() if args.dtype.is_floating_point else args
+    if type(args) in (list, tuple):
+        return type(args)(in_float64(item) for item in args)
+    return args
 
 
 def difference(
@@ -23,20 +114,23 @@ def difference(
     """What is wrong with a result, or None.
 
     Args:
-        yours: what the learner's function returned; may be anything.
+        yours: what the learner's function returned, as `plain` gives it.
         truth: the reference's result in float64.
         like: the reference's result on the case's own dtypes; gives the kind, shape, dtype and device to expect.
         axes: names of a tensor's axes; of nested lists, outermost first; part → names, where a tuple's tensors differ.
         parts: names of a tuple's parts, counted through nested tuples.
     """
-    return _compare(yours, truth, like, axes, list(parts), "")
+    try:
+        return _compare(plain(yours), truth, like, axes, list(parts), "")
+    except Exception as error:  # torch has many ways of saying that two things do not go together
+        return f"your function returned {describe(yours)}, which cannot be compared with {describe(like)}: {error}"
 
 
 def same(one: Any, other: Any) -> bool:
     """Whether two results agree to the tolerance. Used to recognise a mistake by its output."""
     try:
-        return _compare(one, _double(other), other, (), [], "") is None
-    except (TypeError, ValueError, RuntimeError):
+        return _compare(one, in_float64(other), other, (), [], "") is None
+    except Exception:
         return False
 
 
@@ -80,14 +174,18 @@ def _compare(yours, truth, like, axes, parts, where) -> str | None:
 
 
 def _compare_number(yours, truth, like, where) -> str | None:
-    if isinstance(yours, Tensor) and yours.numel() == 1 and yours.device.type != "meta":
+    if isinstance(yours, Tensor) and yours.numel() == 1:
         yours = yours.item()
-    if isinstance(yours, bool) or not isinstance(yours, numbers.Real):
+    if isinstance(yours, bool) or not isinstance(yours, (int, float)):
         return f"{_subject(where)} {describe(yours)}, expected a number.{_why(yours, where)}"
     integral = isinstance(like, int)
     tolerance = 0 if integral else ROUNDINGS * torch.finfo(torch.float32).eps * max(1.0, abs(truth))
-    if abs(yours - truth) <= tolerance or yours == truth or (math.isnan(yours) and math.isnan(truth)):
+    if yours == truth or (yours != yours and truth != truth):
         return None
+    if not (integral and isinstance(yours, int)):
+        yours = _as_float(yours)
+        if abs(yours - truth) <= tolerance:
+            return None
     mine, expected = _digits(yours, truth)
     at = f" at {where}" if where else ""
     return f"yours {mine}, expected {expected}{at}."
@@ -109,19 +207,12 @@ def _compare_tensor(yours, truth, like, axes, where) -> str | None:
     if like.numel() == 0:
         return None
     mine, expected = yours.detach().double(), truth.detach().double()
-    if not like.dtype.is_floating_point:
-        tolerance = torch.zeros_like(expected)
-    else:
-        finite = expected[expected.isfinite()].abs()
-        scale = finite.max() if finite.numel() else expected.new_zeros(())
-        summing = torch.finfo(torch.float64 if like.dtype == torch.float64 else torch.float32).eps
-        tolerance = torch.finfo(like.dtype).eps * expected.abs() + ROUNDINGS * summing * scale
+    missed = wrong(mine, expected, like)
     error = (mine - expected).abs()
-    wrong = ~((error <= tolerance) | (mine == expected) | (mine.isnan() & expected.isnan()))
-    count = int(wrong.sum())
+    count = int(missed.sum())
     if count == 0:
         return None
-    error = torch.where(wrong, torch.nan_to_num(error, nan=math.inf, posinf=math.inf), -1.0)
+    error = torch.where(missed, torch.nan_to_num(error, nan=math.inf, posinf=math.inf), -1.0)
     index = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
     a, b = _digits(mine[index].item(), expected[index].item())
     if like.dtype == torch.bool:
@@ -139,26 +230,37 @@ def _compare_tensor(yours, truth, like, axes, where) -> str | None:
     return f"yours {a}, expected {b}{at}{share}.{poison}"
 
 
+def wrong(yours: Tensor, truth: Tensor, like: Tensor) -> Tensor:
+    """Which elements lie outside the tolerance, as booleans: `yours` and `truth` of one shape in float64, dtype of `like`."""
+    if not like.dtype.is_floating_point:
+        return yours != truth
+    finite = truth[truth.isfinite()].abs()
+    scale = finite.max() if finite.numel() else truth.new_zeros(())
+    summing = torch.finfo(torch.float64 if like.dtype == torch.float64 else torch.float32).eps
+    tolerance = torch.finfo(like.dtype).eps * truth.abs() + ROUNDINGS * summing * scale
+    return ~(((yours - truth).abs() <= tolerance) | (yours == truth) | (yours.isnan() & truth.isnan()))
+
+
 def describe(thing: Any) -> str:
     """A value in a few words: "a list of 3", "a float64 tensor of shape (2, 3)", "None"."""
+    thing = plain(thing)
+    if isinstance(thing, Odd):
+        return thing.text
     if isinstance(thing, Tensor):
         return f"a {_name(thing.dtype)} tensor of shape {tuple(thing.shape)}"
     if isinstance(thing, (tuple, list)):
         if len(thing) <= 6 and all(isinstance(item, numbers.Number) for item in thing):
-            return str(tuple(thing)) if isinstance(thing, tuple) else str(thing)
+            said = ", ".join(describe(item) for item in thing) + "," * (type(thing) is tuple and len(thing) == 1)
+            return f"({said})" if isinstance(thing, tuple) else f"[{said}]"
         return f"a {type(thing).__name__} of {len(thing)}"
+    if isinstance(thing, int) and abs(thing) >= 10**30:
+        return f"an integer of {int(thing.bit_length() * math.log10(2)) + 1:,} digits"
     if thing is None or isinstance(thing, (bool, numbers.Number)):
         return repr(thing)
     if isinstance(thing, torch.dtype):
         return _name(thing)
-    text = repr(thing) if isinstance(thing, str) else f"a {type(thing).__name__}"
+    text = repr(thing) if isinstance(thing, str) else f"a {_kind(thing)}"
     return text if len(text) <= 60 else text[:57] + "…"
-
-
-def _double(tree):
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(_double(item) for item in tree) if type(tree) in (tuple, list) else tree
-    return tree.double() if isinstance(tree, Tensor) and tree.dtype.is_floating_point else tree
 
 
 def _subject(where: str) -> str:
@@ -168,7 +270,7 @@ def _subject(where: str) -> str:
 def _why(yours, where: str) -> str:
     if yours is None and not where:  # of a part, a return statement has said so
         return " Is the return statement missing?"
-    if callable(yours):
+    if isinstance(yours, Odd) and yours.callable:
         return " Are the brackets of a call missing?"
     return ""
 
@@ -184,7 +286,7 @@ def _shape_hint(yours: Tensor, like: Tensor) -> str:
 def _digits(mine: float, expected: float) -> tuple[str, str]:
     """Both numbers with just enough digits to differ."""
     if isinstance(mine, int) and isinstance(expected, int):
-        return str(mine), str(expected)
+        return describe(mine), describe(expected)
     for digits in (4, 6, 9, 17):
         a, b = f"{mine:.{digits}g}", f"{expected:.{digits}g}"
         if a != b:

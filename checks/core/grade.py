@@ -15,8 +15,6 @@ from collections.abc import Callable
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import Any
 
-from torch import Tensor
-
 from checks.answers.carry import carried
 from checks.core import compare
 from checks.core.call import Outcome, call
@@ -244,7 +242,7 @@ class _Run:
             names = _argument_names(exercise, len(args))
             changed = " and ".join(f"`{names[i]}`" for i in outcome.changed)
             return verdict("fail", f"the call changed its input {changed}. Work on a copy.")
-        truth = exercise.reference(*_in_float64(args))
+        truth = exercise.reference(*compare.in_float64(args))
         like = exercise.reference(*args)
         message = compare.difference(outcome.value, truth, like, exercise.axes, exercise.parts)
         if not message:
@@ -356,14 +354,6 @@ def _argument_names(exercise: Exercise, count: int) -> list[str]:
     code = getattr(exercise.reference, "__code__", None)
     names = list(code.co_varnames[: code.co_argcount]) if code else []
     return names if len(names) >= count else [f"argument {i + 1}" for i in range(count)]
-
-
-def _in_float64(args: Any) -> Any:
-    if isinstance(args, Tensor):
-        return args.double() if args.dtype.is_floating_point else args
-    if type(args) in (list, tuple):
-        return type(args)(_in_float64(item) for item in args)
-    return args
 
 
 class _Bar:
