@@ -1,11 +1,14 @@
 """Calling a learner's function where it can do no harm.
 
-One call runs in a thread of its own, on copies of its arguments, with a time limit, its prints collected, fresh memory
-poisoned, and the doors to the reference watched. Whatever happens comes back as an `Outcome`; nothing is raised.
+One call runs in a thread of its own, on copies of its arguments, with a limit of processor time, its prints collected,
+fresh memory poisoned, and the doors to the reference watched. Whatever happens comes back as an `Outcome`; nothing is
+raised. A thread that cannot be interrupted goes on; the outcome says so.
 """
 
 import contextlib
 import ctypes
+import faulthandler
+import functools
 import inspect
 import io
 import linecache
@@ -27,7 +30,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from checks.core import watch
 
-__all__ = ["Outcome", "call", "copy_of", "learner_line", "quote"]
+__all__ = ["Outcome", "call", "chain", "copy_of", "learner_line", "neutral", "quote", "slowness"]
+
+WALL = (
+    10  # times its limit that an answer may take on the clock: it may sleep, or wait for a compiler, on a busy machine
+)
+KILL = 60.0  # seconds past that until a call which lets no other thread run, not even the grader's, ends the process
+USUAL = 0.012  # seconds of processor time that `_exercise_python` takes on the machine that limits were set on
+MESSAGE_LIMIT = 600  # characters of an exception's message that are kept
 
 PRINT_LIMIT = 2_000  # characters of the learner's output that are kept
 
@@ -40,6 +50,7 @@ class Outcome:
         value: what was returned.
         error: what was raised, if anything was.
         timeout: the limit in seconds, if it ran out.
+        ended: then, the sentence that says what ran out, and what may be the reason.
         line: the learner's line where it raised or was stopped, as "line 3 of f: `return x / 0`".
         reached: the function of ours that the answer called, if it did.
         forbidden: the torch function that the exercise forbids, if it was called.
@@ -51,6 +62,7 @@ class Outcome:
     value: Any = None
     error: BaseException | None = None
     timeout: float | None = None
+    ended: str = ""
     line: str = ""
     reached: str = ""
     forbidden: str = ""
@@ -86,7 +98,7 @@ def call(
         run: what to call.
         args: its arguments; tensors inside are copied with their strides.
         answer: the learner's object, to find their file and line; `run` if not given.
-        limit: seconds.
+        limit: seconds of processor time; raised as far as this machine is slower than the one they were set on.
         forbid: names of torch functions that count as not answering → why.
         autograd: False runs it without gradients, and counts every way of asking for some as forbidden.
         around: a context manager to enter inside the thread.
@@ -108,8 +120,11 @@ def call(
         except _OutOfTime:
             outcome.timeout = limit
         except BaseException as error:
-            outcome.error = error
-            outcome.line = learner_line(error, answer)
+            try:
+                outcome.line = learner_line(error, answer)
+                outcome.error = _tamed(error)
+            except _OutOfTime:
+                outcome.timeout = limit
         finally:
             done.set()
 
@@ -121,15 +136,18 @@ def call(
     try:
         sys.stdout = sys.stderr = output
         with watch.watching() if watched else contextlib.nullcontext():
-            thread.start()
-            if not done.wait(limit):
+            with _last_resort(limit):
+                thread.start()
+                ran = _wait(thread, done, limit)
+            if ran is not None:
                 outcome.timeout = limit
                 outcome.line = _running_line(thread, answer)
-                _stop(thread, done)
+                outcome.ended = _sentence(limit, ran, outcome.line, _stop(thread, done))
     finally:
         sys.stdout, sys.stderr = stdout, stderr
         torch.set_default_dtype(default_dtype)
         torch.set_grad_enabled(had_grad)
+        _unpatch()
     outcome.seconds = time.perf_counter() - started
     outcome.reached = next(iter(watch.Reached.notes), "")
     outcome.forbidden = next(iter(_Forbidden.notes), "")
@@ -142,9 +160,192 @@ def call(
 
 def _forget(error: BaseException | None) -> None:
     """Let go of the frames of a call that raised: outcomes are kept, and some cases take gigabytes of address space."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    for one in chain(error):
+        one.__traceback__ = None
+        one.__context__ = None
+
+
+def chain(error: BaseException | None) -> list[BaseException]:
+    """An exception and its causes, outermost first, each once."""
+    found: list[BaseException] = []
+    while error is not None and not any(error is one for one in found):
+        found.append(error)
+        error = BaseException.__dict__["__cause__"].__get__(error)
+    return found
+
+
+#: Whose exceptions say what they are without running code of the learner's.
+TRUSTED = ("builtins", "checks", "msda_core", "numpy", "solutions", "torch", "triton")
+PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple)
+
+
+def _tamed(error: BaseException) -> BaseException:
+    """The exception, if it is one of Python's, torch's or ours with plain contents; or one that says the same.
+
+    Called in the learner's thread, under its limit: a message may be computed by a `__str__` of the learner's.
+    """
+    errors = chain(error)
+    errors[-1].__cause__ = None  # a cycle ends here
+    for one in errors:
+        home = str(type(one).__module__).partition(".")[0]
+        if home not in TRUSTED or home == "builtins" and not all(type(arg) in PLAIN for arg in one.args):
+            break
+    else:
+        return error
+    base = next((kind for kind in (NotImplementedError, AssertionError) if isinstance(error, kind)), Exception)
+    try:
+        text = str(error)[:MESSAGE_LIMIT]
+    except Exception as inner:
+        text = f"(its message cannot be read: `__str__` raised {type(inner).__name__})"
+    return type(type(error).__name__, (base,), {"__module__": "builtins"})(text)
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def _exercise_python() -> float:
+    """Processor seconds of a fixed piece of Python."""
+    started, total = time.thread_time(), 0
+    for number in range(200_000):
+        total += number & 7
+    return time.thread_time() - started
+
+
+@functools.cache
+def slowness() -> float:
+    """How many times slower than the machine that limits were set on this one is; at least 1. Measured once a session."""
+    return max(1.0, min(_exercise_python() for _ in range(3)) / USUAL)
+
+
+def _processor_time(thread: threading.Thread) -> float | None:
+    """Seconds that a thread has computed; None where the system does not say, or the thread is gone."""
+    try:
+        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    except (AttributeError, OSError, TypeError):
+        return None
+
+
+@dataclass
+class _Ran:
+    """How long a call ran until it was stopped: on the clock, and of that on the processor (None: not known)."""
+
+    clock: float
+    processor: float | None
+
+
+def _wait(thread: threading.Thread, done: threading.Event, limit: float) -> _Ran | None:
+    """Wait for a call to end: None, or how long it ran, where a limit ran out first.
+
+    `limit` is of processor time; on the clock it may take `WALL` times that. Where the processor's time is not known
+    the whole process's is taken.
+    """
+    started, before = time.perf_counter(), time.process_time()
+    allowed, step = limit * slowness(), min(0.05, limit / 4)
+    while not done.wait(step):
+        clock, used = time.perf_counter() - started, _processor_time(thread)
+        if clock < limit:
+            continue
+        if (time.process_time() - before if used is None else used) >= allowed:
+            # The machine may have become slower since it was measured.
+            allowed = max(allowed, limit * _exercise_python() / USUAL)
+            used = _processor_time(thread)
+            if (time.process_time() - before if used is None else used) >= allowed:
+                return _Ran(clock, used)
+        if clock >= WALL * allowed:
+            return _Ran(clock, used)
+    return None
+
+
+def _sentence(limit: float, ran: _Ran, line: str, stopped: bool) -> str:
+    """What ran out, where, and what may be the reason."""
+    at = f" at {line}" if line else ""
+    slow = slowness() if slowness() > 1.5 else 0.0
+    busy = _busy()
+    if ran.processor is not None and ran.processor < limit:
+        said = f"stopped after {ran.clock:.3g} s{at}: it computed for {ran.processor:.2g} s of them and waited for the rest."
+        said += (
+            f" This machine is busy ({busy}), which may be all that is wrong: try again."
+            if busy
+            else (" What does it wait for?")
+        )
+    elif slow:
+        said = (
+            f"stopped after {ran.processor or ran.clock:.3g} s{at}. This machine is {slow:.1f} times slower than the limit "
+            f"of {limit:g} s was set for, and was given as much more. Does it only need longer, or does a loop never end?"
+        )
+    else:
+        said = f"stopped after {limit:g} s{at}. Is there a loop that never ends?"
+    if not stopped and (ran.processor is None or ran.processor >= limit):
+        said += (
+            " It could not be interrupted and goes on computing in the background: restart the notebook's kernel "
+            "(or this program) before you go on."
+        )
+    return said
+
+
+def _busy() -> str:
+    """ "17 processes for 2 cores", where more than twice as many want to run as can; else ""."""
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return ""
+    cores = os.cpu_count() or 1
+    return f"{load:.0f} processes for {cores} cores" if load > 2 * cores else ""
+
+
+@contextlib.contextmanager
+def _last_resort(limit: float):
+    """End the process where an answer sits in a C call that lets no other thread run: there can be no verdict then.
+
+    The traceback of the answer's line is written to the process's error output first.
+    """
+    try:
+        faulthandler.dump_traceback_later(WALL * limit * slowness() + KILL, exit=True, file=2)
+    except (OSError, RuntimeError, ValueError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+# --- a session's settings -----------------------------------------------------------------------------------------------
+
+
+OWNERS = (torch, torch.Tensor, torch.nn.functional)
+_TORCH = {owner: {name: thing for name, thing in vars(owner).items() if callable(thing)} for owner in OWNERS}
+_NAMES = set(vars(Tensor))
+
+
+def _unpatch() -> list[tuple[Any, str, Any]]:
+    """Put back every function of torch that was replaced; what had been put in its place is returned."""
+    found = []
+    for owner, known in _TORCH.items():
+        now = vars(owner)
+        for name, thing in known.items():
+            if now.get(name) is not thing:
+                found.append((owner, name, now.get(name)))
+                setattr(owner, name, thing)
+    for name in [name for name in vars(Tensor) if name not in _NAMES and hasattr(torch._C.TensorBase, name)]:
+        found.append((Tensor, name, vars(Tensor)[name]))
+        delattr(Tensor, name)
+    return found
+
+
+@contextlib.contextmanager
+def neutral():
+    """torch as it comes: its own functions, float32, and tensors made on the CPU, whatever the session has set."""
+    dtype = torch.get_default_dtype()
+    replaced = _unpatch()
+    torch.set_default_dtype(torch.float32)
+    with torch.device("cpu") if torch.get_default_device().type != "cpu" else contextlib.nullcontext():
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            for owner, name, thing in replaced:
+                setattr(owner, name, thing)
 
 
 def copy_of(thing: Any) -> Any:
@@ -165,9 +366,7 @@ def learner_line(error: BaseException, answer: Any) -> str:
     """The last line of the learner's own code on the way to an exception, quoted; "" if there is none."""
     home = _home(answer)
     # Triton wraps what the kernel raised: the learner's line is in the cause.
-    for one in (error.__cause__, error):
-        if one is None:
-            continue
+    for one in reversed(chain(error)[:2]):
         frames = [(frame, number) for frame, number in traceback.walk_tb(one.__traceback__)]
         for frame, number in reversed(frames):
             if frame.f_code.co_filename == home:
@@ -232,12 +431,13 @@ def _definition(filename: str, number: int) -> tuple[str, int]:
     return "", 1
 
 
-def _stop(thread: threading.Thread, done: threading.Event) -> None:
-    """Ask a thread to stop, a few times: an answer may swallow the first. One that sits in a C call is left behind."""
-    for _ in range(10):
+def _stop(thread: threading.Thread, done: threading.Event) -> bool:
+    """Ask a thread to stop, often: an answer may swallow the first requests. Whether it did; a C call does not."""
+    for attempt in range(60):
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_OutOfTime))
-        if done.wait(0.05):
-            return
+        if done.wait(0.05 if attempt < 10 else 0.013):
+            return True
+    return False
 
 
 class _Collected(io.TextIOBase):

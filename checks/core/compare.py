@@ -36,7 +36,7 @@ def plain(thing: Any, depth: int = 12) -> Any:
     plain counterpart (a sparse tensor, a generator, an object of a class of one's own) becomes an `Odd`.
     """
     kind = type(thing)
-    if kind in (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device):
+    if kind in (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, Odd):
         return thing
     if issubclass(kind, Tensor):
         return _plain_tensor(thing)
@@ -71,8 +71,6 @@ def _plain_tensor(thing: Tensor) -> Any:
             return Odd("a sparse tensor")
         if Tensor.is_quantized.__get__(thing):
             return Odd("a quantized tensor")
-        if Tensor.device.__get__(thing).type == "meta":
-            return Odd("a tensor on the meta device, where tensors have no values")
         bare = Tensor.detach(Tensor.as_subclass(thing, Tensor))
         return bare if type(bare) is Tensor else Odd(f"a {_kind(thing)}, which is no plain tensor")
 
@@ -174,7 +172,7 @@ def _compare(yours, truth, like, axes, parts, where) -> str | None:
 
 
 def _compare_number(yours, truth, like, where) -> str | None:
-    if isinstance(yours, Tensor) and yours.numel() == 1:
+    if isinstance(yours, Tensor) and yours.numel() == 1 and yours.device.type != "meta":
         yours = yours.item()
     if isinstance(yours, bool) or not isinstance(yours, (int, float)):
         return f"{_subject(where)} {describe(yours)}, expected a number.{_why(yours, where)}"

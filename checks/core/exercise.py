@@ -147,6 +147,7 @@ class Exercise:
     stretch: bool = False
     score: Callable[[Any], str] | None = None
     picture: Callable[[tuple, Any, Any], Any] | None = None
+    regions: Callable[..., Mapping[str, Tensor]] | None = None
 
     @property
     def lab(self) -> str:
@@ -192,6 +193,8 @@ def exercise(name: str, **fields: Any) -> Exercise:
         stretch: an extra that does not count for the lab.
         score: score(answer) → an open-ended figure, shown once the exercise passes.
         picture: picture(args, yours, truth) draws a wrong result beside the right one, or gives None.
+        regions: regions(*args) → parts of the output that behave alike: words that complete "wrong only where …" →
+            booleans that broadcast to the output.
 
     Raises:
         ValueError: the name is taken or not in the catalogue, or hints are not three.

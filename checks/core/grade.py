@@ -13,12 +13,13 @@ import re
 import time
 from collections.abc import Callable
 from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import FunctionType
 from typing import Any
 
 from checks.answers.carry import carried
 from checks.core import compare
-from checks.core.call import Outcome, call
-from checks.core.diagnose import FIXED_SEED, Diagnosis
+from checks.core.call import Outcome, call, chain, neutral
+from checks.core.diagnose import FIXED_SEED, Diagnosis, Finding
 from checks.core.exercise import Draw, Exercise, Failed, Mistake, NotRun, find, lab_exercises
 from checks.core.report import Check, Report
 from checks.kernel import launches as kernels
@@ -52,21 +53,42 @@ def grade(
     exercise = find(name)
     answer, missing = _resolve(answer)
     started = time.perf_counter()
-    if missing:
-        report = Report(exercise, "crash", [Check("defined", "the function is there", "crash", missing)])
-    elif not isinstance(answer, Mistake) and not callable(answer) and not hasattr(answer, "run"):
-        message = f"`{exercise.function}` is {compare.describe(answer)}, not a function."
-        report = Report(exercise, "crash", [Check("defined", "the function is there", "crash", message)])
-    elif exercise.guarded and device.NO_TRITON:
-        report = Report(exercise, "not_run", [Check("triton", "kernels can run here", "not_run", device.NO_TRITON)])
-    else:
-        for earlier in exercise.carries:
-            lab, function = earlier.split(".")
-            carried(lab).judge(function)
-        report = _Run(exercise, answer, _fresh_seed() if seed is None else seed, progress).report(diagnose)
+    try:
+        with neutral():
+            report = _graded(exercise, answer, missing, _fresh_seed() if seed is None else seed, diagnose, progress)
+    except Exception as error:  # whatever it is, the notebook goes on
+        message = (
+            f"the grader itself stopped ({type(error).__name__}: {error}). Something in this session stands in its way: "
+            "restart the kernel, and grade once more."
+        )
+        report = Report(exercise, "crash", [Check("judged", "the answer can be judged", "crash", message)])
     report.seconds = time.perf_counter() - started
     _LATEST[name] = (answer, report)
     return report
+
+
+def _graded(exercise: Exercise, answer: Any, missing: str, seed: int, diagnose: bool, progress: bool) -> Report:
+    crash = lambda message: Report(  # noqa: E731
+        exercise, "crash", [Check("defined", "the function is there", "crash", message)]
+    )
+    if missing:
+        return crash(missing)
+    if type(answer) is not Mistake and not callable(answer) and _attribute(answer, "run") is None:
+        return crash(f"`{exercise.function}` is {compare.describe(answer)}, not a function.")
+    if exercise.guarded and device.NO_TRITON:
+        return Report(exercise, "not_run", [Check("triton", "kernels can run here", "not_run", device.NO_TRITON)])
+    for earlier in exercise.carries:
+        lab, function = earlier.split(".")
+        carried(lab).judge(function)
+    return _Run(exercise, answer, seed, progress).report(diagnose)
+
+
+def _attribute(thing: Any, name: str) -> Any:
+    """An attribute, or None, also where asking for it raises."""
+    try:
+        return getattr(thing, name, None)
+    except Exception:
+        return None
 
 
 def latest(name: str, answer: Any) -> Report:
@@ -84,9 +106,9 @@ def _fresh_seed() -> int:
 
 def _resolve(answer: Any) -> tuple[Any, str]:
     """Unfold a `lambda: name` from a notebook; a NameError becomes a sentence."""
-    code = getattr(answer, "__code__", None)
+    code = answer.__code__ if type(answer) is FunctionType else None
     takes_nothing = code is not None and not code.co_argcount and not code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
-    if getattr(answer, "__name__", "") != "<lambda>" or not takes_nothing:
+    if not takes_nothing or answer.__name__ != "<lambda>":
         return answer, ""
     try:
         return answer(), ""
@@ -109,7 +131,6 @@ class _Run:
         self.answer = answer if self.watched else answer.answer
         self.printed = ""
         self.diagnosis = Diagnosis(exercise, self.answer, self._try)
-        self._states: list[str] = []  # of the checks that do not hold: "fail" or "crash"
         self._launches: list = []
         self._compilation: kernels.Compilation | None = None
         self._bar = _Bar(exercise.name, len(exercise.cases) + len(exercise.properties)) if progress else None
@@ -120,9 +141,6 @@ class _Run:
             for item in (*exercise.cases, *exercise.properties):
                 check = self._property(item) if hasattr(item, "check") else self._case(item)
                 checks.append(check)
-                if check.status in ("fail", "crash"):
-                    self.diagnosis.failing.append(self.diagnosis.outcomes[-1])
-                    self._states.append(check.status)
                 if self._bar:
                     self._bar.step()
                 if check.status == "todo":
@@ -134,15 +152,21 @@ class _Run:
             if self._compilation is not None and not checks[-1].fatal:
                 checks.append(self._compiles())
             state = _overall(checks)
-            mistake = None
-            if diagnose and state in ("fail", "crash"):
-                shown = self.diagnosis.failing[self._states.index(state)] if state in self._states else None
-                mistake = self.diagnosis.recognise(shown)
-            score = None
-            if state == "pass" and exercise.score is not None:
-                score = exercise.score(self.answer)
+            found = self.diagnosis.find(state) if diagnose and state in ("fail", "crash") else Finding()
+            score = self._score() if state == "pass" else None
         advice = self._unfinished() if state in ("fail", "crash") and self.watched else ""
-        return Report(exercise, state, checks, mistake=mistake, printed=self.printed, score=score, advice=advice)
+        return Report(
+            exercise,
+            state,
+            checks,
+            mistake=found.mistake,
+            lead=found.lead,
+            where=found.where,
+            differs=found.differs,
+            printed=self.printed,
+            score=score,
+            advice=advice,
+        )
 
     def _unfinished(self) -> str:
         """A word about another answer of this lab that this one calls and that does not pass: mend that first."""
@@ -173,7 +197,7 @@ class _Run:
     def _call(self, answer: Any, args: tuple, watched: bool, guarded: bool = True) -> Outcome:
         exercise = self.exercise
         around = self._around(answer) if guarded else contextlib.nullcontext
-        return call(
+        outcome = call(
             lambda *copies: exercise.run(answer, copies),
             args,
             answer=answer,
@@ -183,6 +207,8 @@ class _Run:
             around=around,
             watched=watched,
         )
+        outcome.value = compare.plain(outcome.value)
+        return outcome
 
     def _around(self, answer: Any) -> Callable[[], contextlib.AbstractContextManager]:
         """What a call runs in: for kernels, the guard; the launches of the answer are noted for the compiler."""
@@ -197,10 +223,11 @@ class _Run:
             draw = Draw(seed)
             args = case(draw)
             outcome = self._call(self.answer, args, self.watched)
-            self.diagnosis.note(case, draw, outcome, self.mistake)
+            seen = self.diagnosis.note(case, draw, outcome, self.mistake)
             if outcome.printed and not self.printed:
                 self.printed = outcome.printed
             check = self._judge(case, seed, args, outcome)
+            seen.state = check.status
             # A learner's kernel is compiled beside its cases; a known mistake only if nothing else gives it away.
             if self.watched and self._compilation is None and outcome.error is None and self._launches:
                 self._compilation = kernels.Compilation(self._launches)
@@ -208,6 +235,7 @@ class _Run:
                 # Safe and right on paper; now the same on the GPU.
                 args = kernels.on_device(args)
                 check = self._judge(case, seed, args, self._call(self.answer, args, self.watched, guarded=False))
+                seen.state = check.status
             if check.status != "pass":
                 return check
         return check
@@ -223,21 +251,13 @@ class _Run:
             fatal,
             picture,
         )
-        if outcome.timeout is not None:
-            at = f" at {outcome.line}" if outcome.line else ""
-            return verdict("crash", f"stopped after {outcome.timeout:g} s{at}. Is there a loop that never ends?", True)
-        if outcome.reached:
-            return verdict(
-                "fail", f"the answer calls {outcome.reached}, which it is compared with. Write it yourself.", True
-            )
-        if outcome.forbidden:
-            return verdict("fail", f"the answer calls {outcome.forbidden}", True)
+        stopped = _stopped(outcome)
+        if stopped:
+            return verdict(*stopped, True)
         if outcome.error is not None:
             if isinstance(outcome.error, Failed):  # what the launcher beside the answer found
                 return verdict("fail", str(outcome.error), picture=outcome.error.picture)
-            if _is_stub(outcome.error, exercise.name):
-                return verdict(*_unwritten(self.answer, exercise.name))
-            return verdict(*(kernels.finding(outcome.error) or ("crash", _crash_message(outcome))))
+            return verdict(*self._raised(outcome))
         if outcome.changed:
             names = _argument_names(exercise, len(args))
             changed = " and ".join(f"`{names[i]}`" for i in outcome.changed)
@@ -251,49 +271,70 @@ class _Run:
         return verdict("fail", message, picture=draw)
 
     def _property(self, item) -> Check:
+        draw = Draw(self.seed)
+        outcome = self._check(self.answer, item, draw, self.watched)
+        seen = self.diagnosis.note(item, draw, outcome, self.mistake)
         verdict = lambda status, message="", picture=None: Check(  # noqa: E731
             item.name, item.title, status, message, self.seed, picture=picture
         )
-        prepared = () if item.prepare is None else (item.prepare(),)
-        draw = Draw(self.seed)
-        outcome = call(
-            lambda: item.check(self.answer, draw, *prepared),
-            (),
-            answer=self.answer,
-            limit=self.exercise.seconds,
-            around=self._around(self.answer),
-            watched=self.watched,
-            autograd=self.exercise.autograd or not self.watched,
-        )
-        self.diagnosis.note(item, draw, outcome, self.mistake)
-        if outcome.timeout is not None:
-            return verdict("crash", f"stopped after {outcome.timeout:g} s. Is there a loop that never ends?")
-        if outcome.reached:
-            return verdict("fail", f"the answer calls {outcome.reached}, which it is compared with. Write it yourself.")
-        if outcome.forbidden:
-            return verdict("fail", f"the answer calls {outcome.forbidden}")
-        if isinstance(outcome.error, Failed):
-            return verdict("fail", str(outcome.error), outcome.error.picture)
-        if isinstance(outcome.error, NotRun):
-            return verdict("not_run", str(outcome.error))
-        if outcome.error is not None:
-            if _is_stub(outcome.error, self.exercise.name):
-                return verdict(*_unwritten(self.answer, self.exercise.name))
-            return verdict(*(kernels.finding(outcome.error) or ("crash", _crash_message(outcome))))
-        return verdict("pass", outcome.value or "")
+        stopped = _stopped(outcome)
+        if stopped:
+            check = verdict(*stopped)
+        elif isinstance(outcome.error, Failed):
+            check = verdict("fail", str(outcome.error), outcome.error.picture)
+        elif isinstance(outcome.error, NotRun):
+            check = verdict("not_run", str(outcome.error))
+        elif outcome.error is not None:
+            check = verdict(*self._raised(outcome))
+        else:
+            check = verdict("pass", outcome.value or "")
+        seen.state = check.status
+        return check
 
-    def _try(self, mistake: Mistake, item: Any, draw: Draw) -> Outcome:
-        if not hasattr(item, "check"):
-            return self._call(mistake.answer, item(draw), False)
+    def _raised(self, outcome: Outcome) -> tuple[str, str]:
+        """State and message of an answer that raised."""
+        if _is_stub(outcome.error, self.exercise.name):
+            return _unwritten(self.answer, self.exercise.name)
+        return kernels.finding(outcome.error) or ("crash", _crash_message(outcome))
+
+    def _check(self, answer: Any, item: Any, draw: Draw, watched: bool) -> Outcome:
+        """What an answer does in a property."""
         prepared = () if item.prepare is None else (item.prepare(),)
         return call(
-            lambda: item.check(mistake.answer, draw, *prepared),
+            lambda: item.check(answer, draw, *prepared),
             (),
-            answer=mistake.answer,
+            answer=answer,
             limit=self.exercise.seconds,
-            around=self._around(mistake.answer),
-            watched=False,
+            around=self._around(answer),
+            watched=watched,
+            autograd=self.exercise.autograd or not watched,
         )
+
+    def _try(self, mistake: Mistake, item: Any, draw: Draw) -> Outcome:
+        if hasattr(item, "check"):
+            return self._check(mistake.answer, item, draw, False)
+        return self._call(mistake.answer, item(draw), False)
+
+    def _score(self) -> str | None:
+        """The open-ended figure of an answer that passes; None where it has none, or ends badly."""
+        score = self.exercise.score
+        if score is None:
+            return None
+        outcome = call(
+            lambda: score(self.answer), (), answer=self.answer, limit=2 * self.exercise.seconds, watched=False
+        )
+        return outcome.value if isinstance(outcome.value, str) else None
+
+
+def _stopped(outcome: Outcome) -> tuple[str, str] | None:
+    """State and message of a call that was ended: it ran out of time, or did what an answer may not."""
+    if outcome.timeout is not None:
+        return "crash", outcome.ended or f"stopped after {outcome.timeout:g} s. Is there a loop that never ends?"
+    if outcome.reached:
+        return "fail", f"the answer calls {outcome.reached}, which it is compared with. Write it yourself."
+    if outcome.forbidden:
+        return "fail", f"the answer calls {outcome.forbidden}"
+    return None
 
 
 def _names(function: Any) -> set[str]:
@@ -315,15 +356,10 @@ def _overall(checks: list[Check]) -> str:
 
 def _is_stub(error: BaseException, name: str) -> bool:
     """The stub raises NotImplementedError("01.to_pixels"), or in a kernel tl.static_assert(False, "04.add_kernel")."""
-    seen = []
-    while error is not None and error not in seen:
-        seen.append(error)
-        if name in str(error) and (
-            isinstance(error, (NotImplementedError, AssertionError)) or "static_assert" in repr(error)
-        ):
-            return True
-        error = error.__cause__
-    return False
+    return any(
+        name in str(one) and (isinstance(one, (NotImplementedError, AssertionError)) or "static_assert" in repr(one))
+        for one in chain(error)
+    )
 
 
 def _unwritten(answer: Any, name: str) -> tuple[str, str]:

@@ -50,12 +50,25 @@ class Check:
 
 @dataclass
 class Report:
-    """What the grader found out about one answer."""
+    """What the grader found out about one answer.
+
+    Attributes:
+        state: one of STATES.
+        checks: each property, and whether it holds.
+        mistake: the known mistake that agrees with the answer in all that ran: its cause.
+        lead, where: one that explains only part of it, and the beginning of the sentence that says which.
+        differs: how and where the answer differs from the truth, in words.
+        printed, score, advice: what it printed, its figure, and what to mend first.
+        seconds: how long grading took.
+    """
 
     exercise: Exercise
     state: str
     checks: list[Check]
     mistake: Mistake | None = None
+    lead: Mistake | None = None
+    where: str = ""
+    differs: str = ""
     printed: str = ""
     score: str | None = None
     advice: str = ""
@@ -93,6 +106,10 @@ class Report:
             lines = [head + title]
         if self.mistake:
             lines += _indent(f"Your answer is what you get {self.mistake.name}. {self.mistake.hint}")
+        if self.differs:
+            lines += _indent(self.differs)
+        if self.lead:
+            lines += _indent(self._looks_like())
         if self.advice:
             lines += _indent(self.advice)
         if self.state in ("fail", "crash"):
@@ -104,6 +121,9 @@ class Report:
         if self.printed and self.state in ("fail", "crash"):
             lines += _indent("It printed: " + self.printed.strip())
         return "\n".join(lines)
+
+    def _looks_like(self) -> str:
+        return f"{self.where} {self.lead.name}. {self.lead.hint}" if self.lead else ""
 
     def _repr_html_(self) -> str:
         glyph, word, light, dark = STATES[self.state]
@@ -144,6 +164,9 @@ class Report:
                 '<p class="mistake" style="margin:.6em 0 0;padding:.5em .8em;border-left:3px solid currentColor">'
                 f"Your answer is what you get <strong>{_escape(self.mistake.name)}</strong>. {_escape(self.mistake.hint)}</p>"
             )
+        for text, kind in ((self.differs, "differs"), (self._looks_like(), "lead")):
+            if text:
+                body.append(f'<p class="{kind}" style="margin:.6em 0 0">{_escape(text)}</p>')
         picture = self.worst.picture() if wrong and self.worst.picture else None
         if picture is not None:
             body.append(f'<div style="margin-top:.6em">{picture._repr_html_()}</div>')

@@ -160,7 +160,8 @@ def test_every_mistake_does_the_same_twice():
         runs = [grade_module._Run(exercise, mistake, FIXED_SEED, False) for _ in range(2)]
         for run in runs:
             run.report(diagnose=False)
-        for (item, _, first), (_, _, second) in zip(*(run.diagnosis.outcomes for run in runs), strict=True):
+        for one, again in zip(*(run.diagnosis.seen for run in runs), strict=True):
+            item, first, second = one.item, one.outcome, again.outcome
             assert (first.error is None) == (second.error is None), (exercise.name, mistake.name, item)
             if first.error is not None:
                 same = [signature(one.error, True) for one in (first, second)]
