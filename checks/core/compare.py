@@ -211,7 +211,7 @@ def _compare_tensor(yours, truth, like, axes, where) -> str | None:
     if count == 0:
         return None
     error = torch.where(missed, torch.nan_to_num(error, nan=math.inf, posinf=math.inf), -1.0)
-    index = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
+    index = _index(int(error.argmax()), error.shape)
     a, b = _digits(mine[index].item(), expected[index].item())
     if like.dtype == torch.bool:
         a, b = bool(mine[index]), bool(expected[index])
@@ -226,6 +226,15 @@ def _compare_tensor(yours, truth, like, axes, where) -> str | None:
         " NaN: it was never written, or computed from something that is NaN." if math.isnan(mine[index].item()) else ""
     )
     return f"yours {a}, expected {b}{at}{share}.{poison}"
+
+
+def _index(number: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Where the element of this number lies, row by row. (`torch.unravel_index` imports SymPy first, for five seconds.)"""
+    index: list[int] = []
+    for size in reversed(shape):
+        number, at = divmod(number, size)
+        index.insert(0, at)
+    return tuple(index)
 
 
 def wrong(yours: Tensor, truth: Tensor, like: Tensor) -> Tensor:

@@ -1,0 +1,77 @@
+"""Answers written from the text alone: wrong ones are rejected, right ones accepted, and no name is false.
+
+A sample runs always; `MSDA_BANK=1` tries all of them. `python -m checks.tests.test_bank [LAB …]` prints what each is told.
+"""
+
+import os
+import sys
+from collections import Counter
+
+import pytest
+
+from checks.core.grade import grade
+from checks.core.report import Report
+from checks.tests.bank import Answer, answers
+
+ALL = os.environ.get("MSDA_BANK") == "1"
+EVERY = 6  # one in so many is in the sample
+NAMED = 0.6  # share of the wrong ones that get a name, at least
+#: The checks that a sample leaves out: each answer launches kernels for seconds.
+SLOW = ("05", "06", "08", "09", "10")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Tests run side by side; what is slow here because of a neighbour is not wrong."""
+    monkeypatch.setenv("MSDA_PATIENCE", os.environ.get("MSDA_PATIENCE", "5"))
+
+
+BANK = list(answers())
+SAMPLE = [one for one in BANK if ALL or one.exercise[:2] not in SLOW][:: 1 if ALL else EVERY]
+
+
+def told(answer: Answer) -> Report:
+    """What the grader says of an answer."""
+    return grade(answer.exercise, answer.build(), seed=7, progress=False)
+
+
+@pytest.mark.parametrize("answer", SAMPLE, ids=lambda answer: answer.id)
+def test_right_ones_pass_and_wrong_ones_do_not(answer):
+    report = told(answer)
+    if answer.wrong:
+        assert report.state in ("fail", "crash"), f"it passes: {answer.wrong}"
+        assert report.worst.name != "judged", report.text()
+    else:
+        assert report.state == "pass", report.text()
+
+
+def test_the_bank_is_large():
+    assert len(BANK) >= 300
+    counts = Counter(one.exercise for one in BANK)
+    assert min(counts.values()) >= 3, [name for name, count in counts.items() if count < 3]
+
+
+def main(labs: list[str]) -> None:
+    """Print, answer by answer, its state, the name it gets, and what else is said."""
+    seen = Counter()
+    for answer in BANK:
+        if labs and answer.exercise[:2] not in labs:
+            continue
+        report = told(answer)
+        bad = (report.state == "pass") == bool(answer.wrong)
+        seen["answers"] += 1
+        seen["misjudged"] += bad
+        seen["wrong"] += bool(answer.wrong)
+        seen["named"] += report.mistake is not None
+        name = report.mistake.name if report.mistake else f"({report.lead.name})" if report.lead else "-"
+        print(
+            f"{'!!' if bad else '  '} {report.state:<7} {report.seconds:5.1f} s  {answer.id}\n{'':19}→ {name}",
+            flush=True,
+        )
+        if bad or (answer.wrong and not report.mistake):
+            print(f"{'':19}  {report.worst.name}: {report.worst.message[:200]}\n{'':19}  {report.differs}", flush=True)
+    print(dict(seen))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
