@@ -338,16 +338,6 @@ def to_pixels_kept_from_below(location, size):
     return max(location * size - 0.5, 0.0)
 
 
-def bilinear_sample_zero_half_a_pixel_out(image, x, y):
-    H, W, D = image.shape
-    if x < -0.5 or x > W - 0.5 or y < -0.5 or y > H - 0.5:
-        return image.new_zeros(D)
-    padded = torch.nn.functional.pad(image, (0, 0, 1, 1, 1, 1))
-    (x0, y0), weights = lab01_corner_weights(x, y)
-    corners = ((x0, y0), (x0 + 1, y0), (x0, y0 + 1), (x0 + 1, y0 + 1))
-    return sum(weight * padded[j + 1, i + 1] for (i, j), weight in zip(corners, weights))
-
-
 def contiguous_strides_of_prefixes(shape):
     strides, step = [], 1
     for size in shape:
@@ -360,7 +350,6 @@ def contiguous_strides_of_prefixes(shape):
     ("name", "answer", "denied"),
     [
         ("01.to_pixels", to_pixels_kept_from_below, "without the half pixel"),
-        ("01.bilinear_sample", bilinear_sample_zero_half_a_pixel_out, "when H and W of `image.shape` are swapped"),
         ("02.contiguous_strides", contiguous_strides_of_prefixes, "when an axis counts its own size too"),
     ],
 )
