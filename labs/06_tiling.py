@@ -13,7 +13,7 @@ with app.setup:
     from checks.answers.carry import lab05
     from msda_core import device
     from msda_core.device import tl, triton
-    from msda_core.figures import speed
+    from msda_core.figures import sectors as traffic, speed
 
 
 @app.cell(hide_code=True)
@@ -38,13 +38,6 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(lab05_file):
-    lab05_file
-    checks.underneath("05.msda_forward")
-    return
-
-
-@app.cell(hide_code=True)
 def _():
     mo.md("""
     ## Who owns what?
@@ -52,8 +45,29 @@ def _():
     The same sums can be dealt out to lanes in different ways. The classic CUDA kernel gives each lane **one number of the
     result**. One could give each lane **one point**; then several lanes add to one number of the result, and need additions
     that do not get in each other's way (**atomics**, lab 8). Yours from lab 5 gives a program **a block of queries**. All add
-    up the same products and need the same bytes. What they *ask for*, and what they compute again, is another matter.
+    up the same products and need the same bytes. What they *ask for*, and what they compute again, is another matter. In lab 3
+    you wrote down the requests of three such ways; here they are once more, on 32 rows of 32 channels.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    requests_issued = mo.ui.slider(0, 32, value=2, label="requests issued", show_value=True)
+    requests_issued
+    return (requests_issued,)
+
+
+@app.cell(hide_code=True)
+def _(requests_issued):
+    traffic.warp_reads(requests_issued.value)
+    return
+
+
+@app.cell(hide_code=True)
+def _(lab05_file):
+    lab05_file
+    checks.underneath("05.msda_forward")
     return
 
 

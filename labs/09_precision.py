@@ -41,13 +41,6 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(lab08_file):
-    lab08_file
-    checks.underneath("08.msda_bwd_kernel")
-    return
-
-
-@app.cell(hide_code=True)
 def _():
     mo.md("""
     ## Half the bytes
@@ -168,6 +161,13 @@ def _():
 
 
     checks.when_passed("09.stagnation_point", lambda: stagnation_point, _draw)
+    return
+
+
+@app.cell(hide_code=True)
+def _(lab08_file):
+    lab08_file
+    checks.underneath("08.msda_bwd_kernel")
     return
 
 

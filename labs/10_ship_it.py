@@ -41,22 +41,6 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(files):
-    files
-    mo.vstack(
-        [
-            mo.md(
-                "Your answers call `lab05.msda_forward` and `lab08.msda_backward`, which you wrote, or "
-                "`lab09.msda_backward_switched` in the latter's place. They are read from your notebooks, and read again "
-                "whenever you save one."
-            ),
-            checks.underneath("05.msda_forward", "08.msda_backward", "09.msda_backward_switched"),
-        ]
-    )
-    return
-
-
-@app.cell(hide_code=True)
 def _():
     mo.md("""
     ## 1 · The front door
@@ -150,6 +134,22 @@ def _():
 @app.cell(hide_code=True)
 def _():
     checks.hints("10.check_inputs")
+    return
+
+
+@app.cell(hide_code=True)
+def _(files):
+    files
+    mo.vstack(
+        [
+            mo.md(
+                "From here on your answers call `lab05.msda_forward` and `lab08.msda_backward`, which you wrote, or "
+                "`lab09.msda_backward_switched` in the latter's place. They are read from your notebooks, and read again "
+                "whenever you save one."
+            ),
+            checks.underneath("05.msda_forward", "08.msda_backward", "09.msda_backward_switched"),
+        ]
+    )
     return
 
 
