@@ -94,7 +94,7 @@ def test_kernels_are_transparent_to_inspect():
 def test_without_triton_the_python_labs_are_graded_and_the_rest_says_what_to_do():
     code = without("triton") + (
         "from checks.__main__ import main; from msda_core import device\n"
-        "status = main(['1', '2', '--solutions'])\n"
+        "status = main(['1', '2', '3', '7', '--solutions'])\n"
         "print('status', status); print(device.NO_TRITON)\n"
         "try: device.load_triton()\n"
         "except ModuleNotFoundError as error: print('refused', error)\n"
