@@ -98,43 +98,43 @@ def tiling_addresses(
         A request without lanes is never issued.
     """
     Q, M, P, _ = corners.shape
-    pixel = corners.tolist()
+    pixel = corners.tolist()  # @pixel
 
     def warps(work):
-        return [work[i : i + 32] for i in range(0, len(work), 32)]
+        return [work[i : i + 32] for i in range(0, len(work), 32)]  # @warps
 
     def parameters(points):
-        index = [(q * M + m) * P + p for q, m, p in points]
-        starts = [[attn_ptr + i * itemsize for i in index]]
-        starts += [[loc_ptr + (2 * i + axis) * itemsize for i in index] for axis in (0, 1)]
-        return [(addresses, itemsize) for addresses in starts]
+        index = [(q * M + m) * P + p for q, m, p in points]  # @index
+        starts = [[attn_ptr + i * itemsize for i in index]]  # @weights
+        starts += [[loc_ptr + (2 * i + axis) * itemsize for i in index] for axis in (0, 1)]  # @places
+        return [(addresses, itemsize) for addresses in starts]  # @loads
 
     def values(lanes, corner, width):
         there = [(pixel[q][m][p][corner], m, byte) for q, m, p, byte in lanes]
-        return [value_ptr + (s * M + m) * D * itemsize + byte for s, m, byte in there if s >= 0], width
+        return [value_ptr + (s * M + m) * D * itemsize + byte for s, m, byte in there if s >= 0], width  # @values
 
     requests = []
     if tiling == "output":
-        for warp in warps([(q, m, d) for q in range(Q) for m in range(M) for d in range(D)]):
-            for p in range(P):
-                requests += parameters([(q, m, p) for q, m, d in warp])
-                lanes = [(q, m, p, d * itemsize) for q, m, d in warp]
+        for warp in warps([(q, m, d) for q in range(Q) for m in range(M) for d in range(D)]):  # @elements
+            for p in range(P):  # @each_point
+                requests += parameters([(q, m, p) for q, m, d in warp])  # @own
+                lanes = [(q, m, p, d * itemsize) for q, m, d in warp]  # @channels
                 requests += [values(lanes, corner, itemsize) for corner in range(4)]
     elif tiling == "point":
-        for warp in warps([(q, m, p) for q in range(Q) for m in range(M) for p in range(P)]):
+        for warp in warps([(q, m, p) for q in range(Q) for m in range(M) for p in range(P)]):  # @points
             requests += parameters(warp)
-            for corner in range(4):
+            for corner in range(4):  # @each_corner
                 for d in range(D):
-                    requests.append(values([(q, m, p, d * itemsize) for q, m, p in warp], corner, itemsize))
+                    requests.append(values([(q, m, p, d * itemsize) for q, m, p in warp], corner, itemsize))  # @channel
     else:
-        for first in range(0, Q, block):
+        for first in range(0, Q, block):  # @blocks
             for m in range(M):
                 points = [(q, m, p) for q in range(first, min(first + block, Q)) for p in range(P)]
-                for lanes in warps(points):
+                for lanes in warps(points):  # @parts
                     requests += parameters(lanes)
-                pieces = [(*point, byte) for point in points for byte in range(0, D * itemsize, 16)]
-                requests += [values(lanes, corner, 16) for corner in range(4) for lanes in warps(pieces)]
-    return [request for request in requests if request[0]]
+                pieces = [(*point, byte) for point in points for byte in range(0, D * itemsize, 16)]  # @pieces
+                requests += [values(lanes, corner, 16) for corner in range(4) for lanes in warps(pieces)]  # @rows
+    return [request for request in requests if request[0]]  # @result
 
 
 def traffic_bounds(corners: torch.Tensor, S: int, D: int, itemsize: int) -> tuple[int, int]:

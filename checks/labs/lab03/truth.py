@@ -50,132 +50,50 @@ def _lru(sector_stream, capacity):
 # --- tiling_addresses -----------------------------------------------------------------------------------------------
 
 
-def _groups(work, size=32, whole=False):
-    cut = [work[i : i + size] for i in range(0, len(work), size)]
-    return [part for part in cut if len(part) == size] if whole else cut
+def _groups(work, size=32):
+    return [work[i : i + size] for i in range(0, len(work), size)]
 
 
-class _Tilings:
-    """The right answer, and by its options the wrong ones."""
+def _tilings(tiling, corners, D, itemsize, value_ptr, loc_ptr, attn_ptr, block=2):
+    """The requests of a tiling, each (addresses of the lanes that read, bytes a lane reads)."""
+    Q, M, P, _ = corners.shape
+    rows = corners * M + torch.arange(M)[:, None, None]
+    where = torch.where(corners >= 0, value_ptr + rows * D * itemsize, -1).reshape(-1, 4).tolist()
+    out = []  # points are numbered (q, m, p), rows (q, m)
 
-    def __init__(self, **wrong):
-        self.wrong = wrong
+    def parameters(points):
+        out.append(([attn_ptr + i * itemsize for i in points], itemsize))
+        for axis in (0, 1):
+            out.append(([loc_ptr + (2 * i + axis) * itemsize for i in points], itemsize))
 
-    def __call__(self, tiling, corners, D, itemsize, value_ptr, loc_ptr, attn_ptr, block=2):
-        wrong = self.wrong
-        tiling = wrong.get("tiling", tiling)
-        Q, M, P, _ = corners.shape
-        where = torch.where(
-            corners >= 0,
-            value_ptr + (corners * M + (0 if "no head" in wrong else torch.arange(M)[:, None, None])) * D * itemsize,
-            value_ptr if "clamped" in wrong else -1,
-        )
-        if "unmasked" in wrong:
-            where = value_ptr + (corners * M + torch.arange(M)[:, None, None]) * D * itemsize
-        if "units" in wrong:
-            where = torch.where(corners >= 0, value_ptr + (where - value_ptr) // itemsize, where)
-        where = where.reshape(-1, 4).tolist()  # one row per point, numbered (q, m, p)
-        unit = 1 if "units" in wrong else itemsize
-        planes = Q * M * P if "planes" in wrong else 1
-        out = []
+    def values(lanes, corner, width):
+        addresses = [where[i][corner] + byte for i, byte in lanes if where[i][corner] >= 0]
+        if addresses:
+            out.append((addresses, width))
 
-        def emit(addresses, width):
-            addresses = [a for a in addresses if a is not None]
-            if addresses or "silent" in wrong:
-                out.append((addresses, width))
-
-        def number(i):
-            if "head by head" not in wrong:
-                return i
-            row, p = divmod(i, P)
-            return (row % M * Q + row // M) * P + p
-
-        def parameters(points):
-            if "no parameters" in wrong:
-                return
-            points = [number(i) for i in points]
-            weights = [attn_ptr + i * unit for i in points]
-            if "weight last" not in wrong:
-                emit(weights, itemsize)
-            if "x and y at once" in wrong:
-                return emit([loc_ptr + 2 * i * unit for i in points], 2 * itemsize)
-            step = 1 if planes > 1 or "one apart" in wrong else 2
-            for axis in (1, 0) if "y first" in wrong else (0, 1):
-                shift = 0 if "no y" in wrong else axis * planes
-                emit([loc_ptr + (step * i + shift) * unit for i in points], itemsize)
-            if "weight last" in wrong:
-                emit(weights, itemsize)
-
-        def values(lanes, corner, width):
-            rows = [(where[i][corner], byte) for i, byte in lanes]
-            emit([row + byte if row >= 0 or "unmasked" in wrong else None for row, byte in rows], width)
-
-        whole = "ragged" in wrong
-        heads_first = [q * M + m for m in range(M) for q in range(Q)]
-        rows = heads_first if "heads first" in wrong else range(Q * M)
-        apart = 1 if "channels as bytes" in wrong else unit
-        if tiling == "output":
-            items = [(r, d) for r in rows for d in range(D)]
-            warps = [
-                part
-                for piece in (_groups(items, D) if "row per warp" in wrong else [items])
-                for part in _groups(piece, whole=whole)
-            ]
-            for warp in warps:
-                if "parameters first" in wrong:
-                    for p in range(P):
-                        parameters([r * P + p for r, _ in warp])
-                for p in range(P):
-                    if "parameters first" not in wrong and (p == 0 or "first point" not in wrong):
-                        parameters([r * P + p for r, _ in warp])
-                    for corner in range(4):
-                        values([(r * P + p, d * apart) for r, d in warp], corner, itemsize)
-        elif tiling == "point":
-            for warp in _groups([r * P + p for r in rows for p in range(P)], whole=whole):
-                parameters(warp)
-                if "one channel" in wrong or "whole row" in wrong:
-                    for corner in range(4):
-                        values([(i, 0) for i in warp], corner, itemsize * (D if "whole row" in wrong else 1))
-                elif "channels outside" in wrong:
-                    for d in range(D):
-                        for corner in range(4):
-                            values([(i, d * apart) for i in warp], corner, itemsize)
-                else:
-                    for corner in range(4):
-                        for d in range(D):
-                            values([(i, d * apart) for i in warp], corner, itemsize)
-        else:
-            step = itemsize if "single numbers" in wrong else 16
-            width = itemsize if "narrow" in wrong else step
-            programs = [
-                [(q * M + m) * P + p for q in range(first, min(first + block, Q)) for p in range(P)]
-                for first in range(0, Q, block)
-                for m in range(M)
-            ]
-            if "heads together" in wrong:
-                programs = _groups(list(range(Q * M * P)), block * P)
-            if "heads outside" in wrong:
-                count = -(-Q // block)
-                programs = [programs[f * M + m] for m in range(M) for f in range(count)]
-            if "32 points at a time" in wrong:
-                programs = [part for points in programs for part in _groups(points)]
-            for points in programs:
+    if tiling == "output":
+        for warp in _groups([(row, d) for row in range(Q * M) for d in range(D)]):
+            for p in range(P):
+                parameters([row * P + p for row, _ in warp])
+                for corner in range(4):
+                    values([(row * P + p, d * itemsize) for row, d in warp], corner, itemsize)
+    elif tiling == "point":
+        for warp in _groups(range(Q * M * P)):
+            parameters(warp)
+            for corner in range(4):
+                for d in range(D):
+                    values([(i, d * itemsize) for i in warp], corner, itemsize)
+    else:
+        for first in range(0, Q, block):
+            for m in range(M):
+                points = [(q * M + m) * P + p for q in range(first, min(first + block, Q)) for p in range(P)]
                 for part in _groups(points):
                     parameters(part)
-                pieces = [
-                    (i, byte // step if "pieces as bytes" in wrong else byte)
-                    for i in points
-                    for byte in range(0, D * itemsize, step)
-                ]
-                order = [(corner, part) for corner in range(4) for part in _groups(pieces, whole=whole)]
-                if "corners inside" in wrong:
-                    order = [(corner, part) for part in _groups(pieces) for corner in range(4)]
-                for corner, part in order:
-                    values(part, corner, width)
-        return out
-
-
-_tilings = _Tilings()
+                pieces = [(i, byte) for i in points for byte in range(0, D * itemsize, 16)]
+                for corner in range(4):
+                    for part in _groups(pieces):
+                        values(part, corner, 16)
+    return out
 
 
 def _said(address, D, itemsize, pointers, sizes) -> str:

@@ -16,7 +16,6 @@ from checks.labs.lab03.truth import (
     _roofline,
     _sectors,
     _slowest,
-    _Tilings,
     _times,
     _traffic_bounds,
     _useful,
@@ -399,153 +398,232 @@ LRU_HITS: list[Mistake] = [
 TILING_ADDRESSES: list[Mistake] = [
     Mistake(
         "when corners outside the image are read",
-        _Tilings(unmasked=True),
+        {"values": "return [value_ptr + (s * M + m) * D * itemsize + byte for s, m, byte in there], width"},
         "A corner of -1 does not exist. What would be read at pixel -1?",
     ),
     Mistake(
         "when corners outside the image read the first pixel instead",
-        _Tilings(clamped=True),
+        {
+            "values": "return [value_ptr + ((s * M + m) * D * itemsize if s >= 0 else 0) + byte for s, m, byte in there], width"
+        },
         "A lane that is masked off does not read anything, not even a pixel that exists.",
     ),
     Mistake(
         "when requests without lanes are issued",
-        _Tilings(silent=True),
+        {"result": "return requests"},
         "When every lane of a warp is masked off, the request is not issued at all.",
     ),
     Mistake(
         "when weights and locations are left out",
-        _Tilings(**{"no parameters": True}),
+        {"loads": "return []"},
         "Before a lane can read a pixel it has to know where: a weight, an x and a y are loads too.",
     ),
     Mistake(
         "when every head reads head 0",
-        _Tilings(**{"no head": True}),
+        {"values": "return [value_ptr + s * M * D * itemsize + byte for s, m, byte in there if s >= 0], width"},
         "value is (S, M, D): where in a pixel's M rows does head m begin?",
     ),
     Mistake(
         "when element numbers are taken for addresses",
-        _Tilings(units=True),
+        {
+            "weights": "starts = [[attn_ptr + i for i in index]]",
+            "places": "starts += [[loc_ptr + 2 * i + axis for i in index] for axis in (0, 1)]",
+            "values": "return [value_ptr + (s * M + m) * D + byte for s, m, byte in there if s >= 0], width",
+            "channels": "lanes = [(q, m, p, d) for q, m, d in warp]",
+            "channel": "requests.append(values([(q, m, p, d) for q, m, p in warp], corner, itemsize))",
+        },
         "Addresses count bytes. How many bytes further is the next number?",
     ),
     Mistake(
         "when all x lie before all y",
-        _Tilings(planes=True),
+        {"places": "starts += [[loc_ptr + (i + axis * Q * M * P) * itemsize for i in index] for axis in (0, 1)]"},
         "The last axis of the locations is (x, y): what lies right behind the x of a point?",
     ),
     Mistake(
         "when y is read where x is",
-        _Tilings(**{"no y": True}),
+        {"places": "starts += [[loc_ptr + 2 * i * itemsize for i in index] for axis in (0, 1)]"},
         "x and y are two numbers, side by side.",
     ),
     Mistake(
         "when y is read before x",
-        _Tilings(**{"y first": True}),
+        {"places": "starts += [[loc_ptr + (2 * i + axis) * itemsize for i in index] for axis in (1, 0)]"},
         "The order is weight, x, y.",
     ),
     Mistake(
         "when the threads left over at the end are dropped",
-        _Tilings(ragged=True),
+        {
+            "warps": "return [work[i : i + 32] for i in range(0, len(work) - 31, 32)]",
+            "parts": "for lanes in [points[i : i + 32] for i in range(0, len(points), 32)]:",
+        },
         "The number of threads need not be a multiple of 32. Who computes the rest?",
     ),
     Mistake(
         'when each head begins a new warp in "output"',
-        _Tilings(**{"row per warp": True}),
+        {
+            "elements": "for warp in [part for q in range(Q) for m in range(M) for part in warps([(q, m, d) for d in range(D)])]:"
+        },
         "Threads are numbered through (query, head, channel) without gaps. With 20 channels, which does thread 25 have?",
     ),
     Mistake(
         'when only the first channel is read in "point"',
-        _Tilings(**{"one channel": True}),
+        {
+            "each_corner": """
+                for corner in range(4):
+                    requests.append(values([(q, m, p, 0) for q, m, p in warp], corner, itemsize))
+            """
+        },
         "One thread owns a point, with all its D channels: it has to load each of them.",
     ),
     Mistake(
         'when the four corners are read channel by channel in "point"',
-        _Tilings(**{"channels outside": True}),
+        {
+            "each_corner": """
+                for d in range(D):
+                    for corner in range(4):
+                        requests.append(values([(q, m, p, d * itemsize) for q, m, p in warp], corner, itemsize))
+            """
+        },
         "Corner after corner: first every channel of the first corner.",
     ),
     Mistake(
         'when the pieces of "block" are single numbers',
-        _Tilings(**{"single numbers": True}),
+        {
+            "pieces": "pieces = [(*point, byte) for point in points for byte in range(0, D * itemsize, itemsize)]",
+            "rows": "requests += [values(lanes, corner, itemsize) for corner in range(4) for lanes in warps(pieces)]",
+        },
         "In this tiling a lane loads 16 bytes at once.",
     ),
     Mistake(
         'when a lane of "block" loads one number of its piece',
-        _Tilings(narrow=True),
+        {"rows": "requests += [values(lanes, corner, itemsize) for corner in range(4) for lanes in warps(pieces)]"},
         "A piece has 16 bytes, and a lane loads all of it in one request.",
     ),
     Mistake(
         'when piece k of a row is taken to lie k bytes into it in "block"',
-        _Tilings(**{"pieces as bytes": True}),
+        {"pieces": "pieces = [(*point, piece) for point in points for piece in range(D * itemsize // 16)]"},
         "A piece has 16 bytes. How many bytes lie before piece k?",
     ),
     Mistake(
         'when the four corners come piece by piece in "block"',
-        _Tilings(**{"corners inside": True}),
+        {"rows": "requests += [values(lanes, corner, 16) for lanes in warps(pieces) for corner in range(4)]"},
         "Corner after corner: first every piece of the first corner, 32 at a time.",
     ),
     Mistake(
         'when "block" finishes 32 points before it loads the weights of the next',
-        _Tilings(**{"32 points at a time": True}),
+        {
+            "parts": """
+                for lanes in warps(points):
+                    requests += parameters(lanes)
+                    pieces = [(*point, byte) for point in lanes for byte in range(0, D * itemsize, 16)]
+                    requests += [values(part, corner, 16) for corner in range(4) for part in warps(pieces)]
+            """,
+            "pieces": "",
+            "rows": "",
+        },
         "First the weights and locations of all points of the program, 32 at a time; then the pieces of all points.",
     ),
     Mistake(
         "when channel d is taken to lie d bytes into its row",
-        _Tilings(**{"channels as bytes": True}),
+        {
+            "channels": "lanes = [(q, m, p, d) for q, m, d in warp]",
+            "channel": "requests.append(values([(q, m, p, d) for q, m, p in warp], corner, itemsize))",
+        },
         "How many bytes has a channel?",
     ),
     Mistake(
         'when "point" loads a whole row in one request',
-        _Tilings(**{"whole row": True}),
+        {
+            "each_corner": """
+                for corner in range(4):
+                    requests.append(values([(q, m, p, 0) for q, m, p in warp], corner, itemsize * D))
+            """
+        },
         "Here a lane loads one number at a time: a request for each channel.",
     ),
     Mistake(
         'when "output" loads weight and location of its first point only',
-        _Tilings(**{"first point": True}),
+        {
+            "own": """
+                if p == 0:
+                    requests += parameters([(q, m, p) for q, m, d in warp])
+            """
+        },
         "Every point has its own. Which loop do the three requests belong into?",
     ),
     Mistake(
         'when "output" loads all weights and locations before the first pixel',
-        _Tilings(**{"parameters first": True}),
+        {
+            "each_point": """
+                for p in range(P):
+                    requests += parameters([(q, m, p) for q, m, d in warp])
+                for p in range(P):
+            """,
+            "own": "",
+        },
         "Point after point: a point's weight, x and y, its four corners, and only then the next point.",
     ),
     Mistake(
         "when the weight is read after x and y",
-        _Tilings(**{"weight last": True}),
+        {"loads": "return [(addresses, itemsize) for addresses in (starts[1], starts[2], starts[0])]"},
         "The order is weight, x, y.",
     ),
     Mistake(
         "when x and y are read in one request",
-        _Tilings(**{"x and y at once": True}),
+        {"loads": "return [(starts[0], itemsize), (starts[1], 2 * itemsize)]"},
         "It would be a good idea. These three tilings load x and y one after the other.",
     ),
     Mistake(
         "when the x of the next point is taken to lie right behind this one's",
-        _Tilings(**{"one apart": True}),
+        {"places": "starts += [[loc_ptr + (i + axis) * itemsize for i in index] for axis in (0, 1)]"},
         "Between the two lies a y.",
     ),
     Mistake(
         "when weights and locations are taken to lie head by head",
-        _Tilings(**{"head by head": True}),
+        {"index": "index = [(m * Q + q) * P + p for q, m, p in points]"},
         "Their axes are (Q, M, P): all heads of a query, then the next query.",
     ),
     Mistake(
         "when work items are numbered head by head",
-        _Tilings(**{"heads first": True}),
+        {
+            "elements": "for warp in warps([(q, m, d) for m in range(M) for q in range(Q) for d in range(D)]):",
+            "points": "for warp in warps([(q, m, p) for m in range(M) for q in range(Q) for p in range(P)]):",
+        },
         "An item is (query, head, …), numbered in this order: all heads of a query, then the next query.",
     ),
     Mistake(
         'when a program of "block" owns neighbouring heads instead of queries',
-        _Tilings(**{"heads together": True}),
+        {
+            "blocks": """
+                everything = [(q, m, p) for q in range(Q) for m in range(M) for p in range(P)]
+                for first in range(0, len(everything), block * P):
+                    points = everything[first : first + block * P]
+                    for lanes in warps(points):
+                        requests += parameters(lanes)
+                    pieces = [(*point, byte) for point in points for byte in range(0, D * itemsize, 16)]
+                    requests += [values(lanes, corner, 16) for corner in range(4) for lanes in warps(pieces)]
+            """
+        },
         "A program owns `block` queries of one and the same head.",
     ),
     Mistake(
         'when "block" goes through all queries of a head first',
-        _Tilings(**{"heads outside": True}),
+        {
+            "blocks": """
+                for m in range(M):
+                    for first in range(0, Q, block):
+                        points = [(q, m, p) for q in range(first, min(first + block, Q)) for p in range(P)]
+                        for lanes in warps(points):
+                            requests += parameters(lanes)
+                        pieces = [(*point, byte) for point in points for byte in range(0, D * itemsize, 16)]
+                        requests += [values(lanes, corner, 16) for corner in range(4) for lanes in warps(pieces)]
+            """
+        },
         "Blocks of queries outside, heads inside: the same queries' next head comes next.",
     ),
     *(
         Mistake(
             f'when every tiling is "{one}"',
-            _Tilings(tiling=one),
+            {"pixel": f'@\ntiling = "{one}"'},
             "`tiling` says which of the three ways to go. Do you compare it with the right word?",
         )
         for one in ("output", "point", "block")
