@@ -27,7 +27,7 @@ def _flat_reference(
 # --- first_overflow -------------------------------------------------------------------------------------------------
 
 
-def _overflow(B, S, M, D, *, limit=2**31, itemsize=1):
-    """The right answer, and by its options wrong ones."""
-    first = limit // (S * M * D * itemsize) + 1
+def _overflow(B, S, M, D):
+    """Whether 32 bits number all elements, and the first batch that is too large."""
+    first = 2**31 // (S * M * D) + 1
     return B < first, first

@@ -11,6 +11,12 @@ from checks.labs.lab02.truth import _corner_offsets, _dot, _overflow
 INT32_MAX = 2**31 - 1
 
 
+def _overflow_with(B, S, M, D, *, limit=2**31, itemsize=1):
+    """The answer with one of its choices made otherwise."""
+    first = limit // (S * M * D * itemsize) + 1
+    return B < first, first
+
+
 def _int32(number: int) -> int:
     """What is left of a whole number in 32 bits."""
     return (number + 2**31) % 2**32 - 2**31
@@ -532,7 +538,7 @@ MSDA_FLAT: list[Mistake] = FLAT_MISTAKES
 FIRST_OVERFLOW: list[Mistake] = [
     Mistake(
         "when the number of elements is compared instead of the largest index",
-        lambda B, S, M, D: _overflow(B, S, M, D, limit=INT32_MAX),
+        lambda B, S, M, D: _overflow_with(B, S, M, D, limit=INT32_MAX),
         "The first element has index 0. What is the index of the last of n elements?",
     ),
     Mistake(
@@ -562,12 +568,12 @@ FIRST_OVERFLOW: list[Mistake] = [
     ),
     Mistake(
         "when bytes of float32 are counted instead of elements",
-        lambda B, S, M, D: _overflow(B, S, M, D, itemsize=4),
+        lambda B, S, M, D: _overflow_with(B, S, M, D, itemsize=4),
         "A kernel adds an offset in elements to a pointer; the size of an element comes in afterwards, in 64 bits.",
     ),
     Mistake(
         "when the integer is unsigned",
-        lambda B, S, M, D: _overflow(B, S, M, D, limit=2**32),
+        lambda B, S, M, D: _overflow_with(B, S, M, D, limit=2**32),
         "An int32 spends one of its bits on the sign.",
     ),
     Mistake(

@@ -15,10 +15,9 @@ SECTOR = 32
 # --- sectors --------------------------------------------------------------------------------------------------------
 
 
-def _sectors(addresses, itemsize, *, size=SECTOR, reach=None):
-    """The right answer, and by its options the wrong ones."""
-    reach = itemsize - 1 if reach is None else reach
-    return len({s for a in addresses for s in range(a // size, (a + reach) // size + 1)})
+def _sectors(addresses, itemsize):
+    """How many sectors a request touches."""
+    return len({s for a in addresses for s in range(a // SECTOR, (a + itemsize - 1) // SECTOR + 1)})
 
 
 def _useful(requests):

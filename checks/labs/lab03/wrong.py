@@ -22,6 +22,12 @@ from checks.labs.lab03.truth import (
 )
 
 
+def _sectors_with(addresses, itemsize, *, size=SECTOR, reach=None):
+    """The answer with one of its choices made otherwise."""
+    reach = itemsize - 1 if reach is None else reach
+    return len({s for a in addresses for s in range(a // size, (a + reach) // size + 1)})
+
+
 def _changes(addresses, itemsize):
     order = [a // SECTOR for a in addresses]
     return sum(one != other for one, other in zip(order, [None, *order]))
@@ -193,7 +199,7 @@ SECTORS: list[Mistake] = [
     ),
     Mistake(
         "when only the first byte of each element counts",
-        lambda addresses, itemsize: _sectors(addresses, itemsize, reach=0),
+        lambda addresses, itemsize: _sectors_with(addresses, itemsize, reach=0),
         "An element is `itemsize` bytes long. In which sector is its last byte?",
     ),
     Mistake(
@@ -203,7 +209,7 @@ SECTORS: list[Mistake] = [
     ),
     Mistake(
         "when each element is taken to be one byte longer",
-        lambda addresses, itemsize: _sectors(addresses, itemsize, reach=itemsize),
+        lambda addresses, itemsize: _sectors_with(addresses, itemsize, reach=itemsize),
         "An element at byte 0 of 4 bytes has bytes 0, 1, 2 and 3.",
     ),
     Mistake(
@@ -235,7 +241,7 @@ SECTORS: list[Mistake] = [
     ),
     Mistake(
         "when lines of 128 bytes are counted",
-        lambda addresses, itemsize: _sectors(addresses, itemsize, size=128),
+        lambda addresses, itemsize: _sectors_with(addresses, itemsize, size=128),
         "A cache line has 128 bytes, but it is fetched in four sectors, each only if somebody needs it.",
     ),
     Mistake(

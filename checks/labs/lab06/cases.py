@@ -8,8 +8,8 @@ import torch
 
 from checks.core import compare
 from checks.core.exercise import Draw, Failed, NotRun
-from checks.kernel.budget import within_budget
 from checks.core.places import variant
+from checks.kernel.budget import within_budget
 from checks.kernel.launches import TARGET
 from checks.labs.forward_cases import SHAPES, far_batch, launch, msda_call
 from msda_core import reference

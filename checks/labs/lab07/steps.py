@@ -120,5 +120,3 @@ step(
     then=r"Everybody who read the pixel writes to it, and what they write **adds up**. Reading four pixels became "
     "writing four pixels, with the same weights.",
 )
-
-

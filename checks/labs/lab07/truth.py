@@ -8,23 +8,14 @@ from torch import Tensor
 from msda_core import reference
 
 
-def _quotient(fn, x, eps, *, ahead=1.0, behind=1.0, over=None, together=False, keep=False, flat=False):
-    """The right answer, and by its options the wrong ones."""
-    moved, grad = x.clone(), torch.zeros_like(x)
-    for n, index in enumerate(product(*map(range, x.shape))):
-        sides = []
-        for side in (ahead, -behind):
-            there = moved if keep else x.clone()
-            if together:
-                there += side * eps
-            elif flat:
-                there.reshape(-1)[n] += side * eps  # into a copy, where the elements do not lie in order
-            else:
-                there[index] += side * eps
-            sides.append(fn(there))
-            if keep and side == ahead:
-                there[index] -= side * eps
-        grad[index] = (sides[0] - sides[1]) / ((over or ahead + behind) * eps)
+def _quotient(fn, x, eps):
+    """Two-sided difference quotients, element by element."""
+    grad = torch.zeros_like(x)
+    for index in product(*map(range, x.shape)):
+        ahead, behind = x.clone(), x.clone()
+        ahead[index] += eps
+        behind[index] -= eps
+        grad[index] = (fn(ahead) - fn(behind)) / (2 * eps)
     return grad
 
 
@@ -47,18 +38,14 @@ def _pixel_coordinates(locations: Tensor, shapes: Tensor, half: float = 0.5) -> 
     return locations * shapes.flip(-1)[:, None, :] - half
 
 
-def _near(locations, shapes, tol, *, half=0.5, sides=(-1, 1), last=0, first=-1, join=torch.any, scaled=0, strict=False):
-    """The right answer, and by its options the wrong ones."""
+def _near(locations, shapes, tol):
+    """Whether x or y lies within tol of a whole number from -1 to the level's size."""
     sizes = shapes.flip(-1)[:, None, :]
-    x = _pixel_coordinates(locations, shapes, half)
-    reach = tol * sizes.double() ** scaled
+    x = _pixel_coordinates(locations, shapes)
     near = torch.zeros_like(x, dtype=torch.bool)
-    for whole, side in ((x.floor(), 1), (x.ceil(), -1)):
-        if side in sides:
-            near |= ((x - whole).abs() <= reach) & (whole >= first) & (whole <= sizes + last)
-    if strict:
-        near &= (x >= first) & (x <= sizes + last)
-    return join(near, -1) if callable(join) else near[..., join]
+    for whole in (x.floor(), x.ceil()):
+        near |= ((x - whole).abs() <= tol) & (whole >= -1) & (whole <= sizes)
+    return near.any(-1)
 
 
 # --- stretch: all_gradients -----------------------------------------------------------------------------------------

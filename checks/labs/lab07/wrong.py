@@ -9,6 +9,42 @@ from checks.core.exercise import Mistake
 from checks.labs.lab07.truth import _near, _pixel_coordinates, _quotient
 
 
+def _near_with(
+    locations, shapes, tol, *, half=0.5, sides=(-1, 1), last=0, first=-1, join=torch.any, scaled=0, strict=False
+):
+    """The answer with one of its choices made otherwise."""
+    sizes = shapes.flip(-1)[:, None, :]
+    x = _pixel_coordinates(locations, shapes, half)
+    reach = tol * sizes.double() ** scaled
+    near = torch.zeros_like(x, dtype=torch.bool)
+    for whole, side in ((x.floor(), 1), (x.ceil(), -1)):
+        if side in sides:
+            near |= ((x - whole).abs() <= reach) & (whole >= first) & (whole <= sizes + last)
+    if strict:
+        near &= (x >= first) & (x <= sizes + last)
+    return join(near, -1) if callable(join) else near[..., join]
+
+
+def _quotient_with(fn, x, eps, *, ahead=1.0, behind=1.0, over=None, together=False, keep=False, flat=False):
+    """The answer with one of its choices made otherwise."""
+    moved, grad = x.clone(), torch.zeros_like(x)
+    for n, index in enumerate(product(*map(range, x.shape))):
+        sides = []
+        for side in (ahead, -behind):
+            there = moved if keep else x.clone()
+            if together:
+                there += side * eps
+            elif flat:
+                there.reshape(-1)[n] += side * eps  # into a copy, where the elements do not lie in order
+            else:
+                there[index] += side * eps
+            sides.append(fn(there))
+            if keep and side == ahead:
+                there[index] -= side * eps
+        grad[index] = (sides[0] - sides[1]) / ((over or ahead + behind) * eps)
+    return grad
+
+
 def _in_place(fn, x, eps):
     grad = _quotient(fn, x, eps)
     x += eps
@@ -312,17 +348,17 @@ def _all_wrong(**options):
 NUMERIC_GRADIENT: list[Mistake] = [
     Mistake(
         "when only the step ahead is taken",
-        lambda fn, x, eps: _quotient(fn, x, eps, behind=0.0),
+        lambda fn, x, eps: _quotient_with(fn, x, eps, behind=0.0),
         "(f(x + eps) - f(x)) / eps leans to one side: on a parabola it is off by eps. What would balance it?",
     ),
     Mistake(
         "when only the step back is taken",
-        lambda fn, x, eps: _quotient(fn, x, eps, ahead=0.0),
+        lambda fn, x, eps: _quotient_with(fn, x, eps, ahead=0.0),
         "(f(x) - f(x - eps)) / eps leans to one side: on a parabola it is off by eps. What would balance it?",
     ),
     Mistake(
         "when the difference is divided by eps, though the two sides are 2 eps apart",
-        lambda fn, x, eps: _quotient(fn, x, eps, over=1.0),
+        lambda fn, x, eps: _quotient_with(fn, x, eps, over=1.0),
         "How far is x + eps from x - eps?",
     ),
     Mistake(
@@ -337,12 +373,12 @@ NUMERIC_GRADIENT: list[Mistake] = [
     ),
     Mistake(
         "when all elements are moved at once",
-        lambda fn, x, eps: _quotient(fn, x, eps, together=True),
+        lambda fn, x, eps: _quotient_with(fn, x, eps, together=True),
         "That is the slope in one direction, along the diagonal. A gradient has one number for each element.",
     ),
     Mistake(
         "when an element that was moved is not put back",
-        lambda fn, x, eps: _quotient(fn, x, eps, keep=True),
+        lambda fn, x, eps: _quotient_with(fn, x, eps, keep=True),
         "When the second element moves, where should the first one be?",
     ),
     Mistake(
@@ -352,7 +388,7 @@ NUMERIC_GRADIENT: list[Mistake] = [
     ),
     Mistake(
         "when fn is given the same point twice",
-        lambda fn, x, eps: _quotient(fn, x, eps, ahead=0.0, behind=0.0, over=2.0),
+        lambda fn, x, eps: _quotient_with(fn, x, eps, ahead=0.0, behind=0.0, over=2.0),
         "The two values are the same everywhere. `ahead, behind = x, x` are two names of one tensor, and what moves one "
         "moves the other: `x.clone()` makes another.",
     ),
@@ -363,7 +399,7 @@ NUMERIC_GRADIENT: list[Mistake] = [
     ),
     Mistake(
         "when the elements are reached through a flattened copy",
-        lambda fn, x, eps: _quotient(fn, x, eps, flat=True),
+        lambda fn, x, eps: _quotient_with(fn, x, eps, flat=True),
         "`reshape(-1)` of a transposed tensor is a copy: what is written there never reaches the tensor. Index the "
         "tensor itself, or flatten first and give fn the right shape back.",
     ),
@@ -644,42 +680,42 @@ GRAD_LOCATIONS: list[Mistake] = [
 NEAR_KINK: list[Mistake] = [
     Mistake(
         "when a kink is noticed only after it was passed",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, sides=(1,)),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, sides=(1,)),
         "x - floor(x) is small just after a whole number. What is it just before one?",
     ),
     Mistake(
         "when a kink is noticed only before it is reached",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, sides=(-1,)),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, sides=(-1,)),
         "ceil(x) - x is small just before a whole number. What is it just after one?",
     ),
     Mistake(
         "when only x is looked at",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, join=0),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, join=0),
         "The sample has kinks along y too.",
     ),
     Mistake(
         "when only y is looked at",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, join=1),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, join=1),
         "The sample has kinks along x too.",
     ),
     Mistake(
         "when x and y must both be near",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, join=torch.all),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, join=torch.all),
         "A point on a column's centre has a kink along x, wherever its y is.",
     ),
     Mistake(
         "when tol is measured in locations instead of pixels",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, scaled=1),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, scaled=1),
         "Compare in pixels: turn the location into a coordinate first, and measure there.",
     ),
     Mistake(
         "when tol is divided by the size",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, scaled=-1),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, scaled=-1),
         "That would suit distances between locations. Is yours in pixels already?",
     ),
     Mistake(
         "when the half pixel is forgotten",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, half=0.0),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, half=0.0),
         "Those are the edges between pixels. The slope changes where a point passes a pixel's *centre*.",
     ),
     Mistake(
@@ -689,33 +725,33 @@ NEAR_KINK: list[Mistake] = [
     ),
     Mistake(
         "when only pixels of the image count",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, first=0, last=-1),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, first=0, last=-1),
         "Where does the fade to zero begin, and where does it end?",
     ),
     Mistake(
         "when the kink a pixel before the first is missing",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, first=0),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, first=0),
         "Left of -1 the sample is zero, right of it it rises.",
     ),
     Mistake(
         "when the kink a pixel past the last is missing",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, last=-1),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, last=-1),
         "The last pixel is at size - 1. Where has it faded?",
     ),
     Mistake(
         "when a point just outside the outermost kinks is not looked at",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, strict=True),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, strict=True),
         "A step from there crosses the kink as well. It is the whole number that must lie between -1 and the size, "
         "not the point.",
     ),
     Mistake(
         "when one whole number too many counts at either end",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, first=-2, last=1),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, first=-2, last=1),
         "Two pixels outside, the sample is zero on both sides.",
     ),
     Mistake(
         "when whole numbers outside count too",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, first=-math.inf, last=math.inf),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, first=-math.inf, last=math.inf),
         "Three pixels outside the sample is zero, and so is its slope, on both sides.",
     ),
     Mistake(
@@ -736,12 +772,12 @@ NEAR_KINK: list[Mistake] = [
     ),
     Mistake(
         "when a point's axes are counted",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, join=torch.sum),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, join=torch.sum),
         "True or False for each point: `.any(-1)`.",
     ),
     Mistake(
         "when x and y are answered apart",
-        lambda locations, shapes, tol: _near(locations, shapes, tol, join=slice(None)),
+        lambda locations, shapes, tol: _near_with(locations, shapes, tol, join=slice(None)),
         "One answer for each point.",
     ),
 ]

@@ -17,6 +17,7 @@ def every_kind_kernel(x_ptr, hist_ptr, out_ptr, N, BLOCK: tl.constexpr):
             tl.atomic_add(out_ptr + 2 + k, old, sem="relaxed")
     tl.store(out_ptr + 1, old + taken)
 
+
 @triton.jit
 def spellings_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     """One addition in both spellings, `red` and an `atom` that nobody reads: Triton's versions differ in which they write."""
@@ -37,6 +38,7 @@ def spellings_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(x_ptr + offs + 1, second)
     tl.atomic_add(out_ptr + offs, x)
     tl.store(x_ptr + offs, tl.atomic_add(out_ptr + offs, x, sem="relaxed"))
+
 
 @triton.jit
 def crossed_kernel(

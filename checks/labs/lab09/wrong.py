@@ -5,10 +5,8 @@ import math
 import torch
 
 from checks.core.exercise import Mistake
-from checks.kernel.launches import edited
 from checks.labs.lab09.cases import _one_by_one
 from checks.labs.lab09.truth import _stagnation
-from solutions import lab09 as solution
 
 
 def _by_rule(narrow) -> object:

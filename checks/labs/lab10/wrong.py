@@ -1,16 +1,10 @@
 """Lab 10, Ship it: the wrong answers that are known."""
 
-import inspect
-import linecache
-import sys
-from itertools import count
-from typing import Any
-
 import torch
 
 from checks.core.exercise import Mistake
-from msda_core import reference
 from solutions import lab10 as solution
+
 
 def _refuse_all(*args) -> None:
     raise ValueError("value is not as it should be.")
