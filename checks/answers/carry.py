@@ -20,6 +20,7 @@ from unittest import mock
 
 from checks.answers.notebook import notebook_path
 from checks.catalogue import LABS, lab_number
+from checks.core import watch as watching
 from checks.core.call import call
 from checks.core.exercise import find, lab_exercises
 
@@ -68,7 +69,7 @@ def load_answers(lab: str, path: Path | None = None) -> dict[str, Found]:
     module = ModuleType(f"learner_lab{lab}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # inspect and dataclasses look a function's module up here
-    outcome = call(lambda: exec(code, vars(module)), (), answer=_at_top_of(path), limit=IMPORT_LIMIT)
+    outcome = call(lambda: exec(code, vars(module)), (), answer=_at_top_of(path), limit=IMPORT_LIMIT, watched=False)
     trouble = ""
     if outcome.timeout:
         trouble = f"{path.name} does not finish loading within {IMPORT_LIMIT:g} s."
@@ -137,11 +138,13 @@ class Carried:
     def __repr__(self) -> str:
         return f"<the functions of lab {self._lab}>"
 
+    @watching.door
     def __getattr__(self, function: str) -> Callable:
         if function.startswith("_"):
             raise AttributeError(function)
         return self.judge(function).function
 
+    @watching.door
     def judge(self, function: str) -> _Judged:
         """Which function is used, whose it is, and why. Reads the notebook again if it changed."""
         find(f"{self._lab}.{function}")
@@ -188,6 +191,7 @@ class Carried:
 _CARRIED: dict[str, Carried] = {}
 
 
+@watching.door
 def carried(lab: str) -> Carried:
     """The functions of an earlier lab; the same object every time."""
     lab = lab_number(lab)
@@ -213,6 +217,7 @@ def replaced(name: str, by: Any, answer: Any = None) -> Iterator[None]:
         yield
 
 
+@watching.door
 def __getattr__(name: str) -> Carried:
     """`from checks.answers.carry import lab01`."""
     if name.startswith("lab") and name[3:] in LABS:

@@ -112,6 +112,7 @@ def call(
     done = threading.Event()
 
     def body():
+        threads.add(threading.get_ident())
         try:
             with around(), torch.set_grad_enabled(autograd), _Poison(forbid or {}, autograd):
                 outcome.value = run(*copies)
@@ -135,7 +136,7 @@ def call(
     started = time.perf_counter()
     try:
         sys.stdout = sys.stderr = output
-        with watch.watching() if watched else contextlib.nullcontext():
+        with watch.watching() if watched else contextlib.nullcontext(set()) as threads:
             with _last_resort(limit):
                 thread.start()
                 ran = _wait(thread, done, limit)

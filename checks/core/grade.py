@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import Any
 
 from checks.answers.carry import carried
-from checks.core import compare
+from checks.core import compare, watch
 from checks.core.call import Outcome, call, chain, neutral
 from checks.core.diagnose import FIXED_SEED, Diagnosis, Finding
 from checks.core.exercise import Draw, Exercise, Failed, Mistake, NotRun, find, lab_exercises
@@ -27,6 +27,7 @@ from msda_core import device
 
 __all__ = ["grade", "latest"]
 
+REACHED = "the answer calls {}, which it is compared with. Write it yourself."
 _LATEST: dict[str, tuple[Any, Report]] = {}
 
 
@@ -75,6 +76,9 @@ def _graded(exercise: Exercise, answer: Any, missing: str, seed: int, diagnose: 
         return crash(missing)
     if type(answer) is not Mistake and not callable(answer) and _attribute(answer, "run") is None:
         return crash(f"`{exercise.function}` is {compare.describe(answer)}, not a function.")
+    theirs = watch.key_of(answer) if type(answer) is not Mistake else ""
+    if theirs:
+        return Report(exercise, "fail", [Check("own", "the answer is your own", "fail", REACHED.format(theirs))])
     if exercise.guarded and device.NO_TRITON:
         return Report(exercise, "not_run", [Check("triton", "kernels can run here", "not_run", device.NO_TRITON)])
     for earlier in exercise.carries:
@@ -331,7 +335,7 @@ def _stopped(outcome: Outcome) -> tuple[str, str] | None:
     if outcome.timeout is not None:
         return "crash", outcome.ended or f"stopped after {outcome.timeout:g} s. Is there a loop that never ends?"
     if outcome.reached:
-        return "fail", f"the answer calls {outcome.reached}, which it is compared with. Write it yourself."
+        return "fail", REACHED.format(outcome.reached)
     if outcome.forbidden:
         return "fail", f"the answer calls {outcome.forbidden}"
     return None

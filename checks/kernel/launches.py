@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from checks.core import watch
 from checks.core.call import quote
 from checks.core.exercise import Mistake
 from msda_core import device
@@ -105,7 +106,12 @@ def guarded(launches: list | None = None) -> contextlib.AbstractContextManager:
     """The machine's guard; appends every launch to `launches` before it runs."""
     from msda_core import machine
 
-    return machine.guard(launched=None if launches is None else launches.append)
+    def launched(launch):
+        watch.check_launch(launch.kernel)
+        if launches is not None:
+            launches.append(launch)
+
+    return machine.guard(launched=launched)
 
 
 def finding(error: BaseException | None) -> tuple[str, str] | None:

@@ -90,9 +90,10 @@ def _between(lab: str, labs: list[str]) -> str:
     """The way to the pages before and after."""
     at = labs.index(lab)
     before, after = labs[at - 1 : at] if at else [], labs[at + 1 : at + 2]
-    link = lambda other, arrow: (
-        f'<a href="{LABS[other].notebook}.html">{arrow.format(html.escape(LABS[other].title))}</a>'
-    )  # noqa: E731
+
+    def link(other, arrow):
+        return f'<a href="{LABS[other].notebook}.html">{arrow.format(html.escape(LABS[other].title))}</a>'
+
     return (
         f"<nav><span>{link(before[0], '← {}') if before else ''}</span>"
         f'<span><a href="index.html">The labs</a> · <a href="glossary.html">Glossary</a></span>'
