@@ -210,6 +210,7 @@ def replaced(name: str, by: Any, answer: Any = None) -> Iterator[None]:
     lab, function = name.split(".")
     modules = {id(m): m for m in getattr(answer, "__globals__", {}).values() if isinstance(m, ModuleType)}
     with contextlib.ExitStack() as stack:
+        stack.enter_context(watching.lent(by))
         stack.enter_context(mock.patch.dict(carried(lab)._judged, {function: _Judged(by, False, "for a moment")}))
         for module in modules.values():
             if re.search(rf"(^solutions\.|_on_)lab{lab}$", module.__name__):

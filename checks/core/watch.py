@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Noted", "Reached", "check_launch", "door", "is_key", "key_of", "watching"]
+__all__ = ["Noted", "Reached", "check_launch", "door", "is_key", "key_of", "lent", "watching"]
 
 F = TypeVar("F", bound=Callable)
 
@@ -129,6 +129,20 @@ def door(function: F) -> F:
     return function
 
 
+_LENT: set[int] = set()  # ids of functions, or of kernels' functions
+
+
+@contextlib.contextmanager
+def lent(thing: Any) -> Iterator[None]:
+    """For the length of a block an answer may call this function or kernel of the key: the grader gave it to the answer."""
+    own = {id(getattr(thing, "fn", thing))} - _LENT
+    _LENT.update(own)
+    try:
+        yield
+    finally:
+        _LENT.difference_update(own)
+
+
 def _called_by_the_learner(frame: types.FrameType | None) -> bool:
     while frame is not None:
         if id(frame.f_code) in _DOORS:
@@ -189,7 +203,8 @@ class _Trap:
         )
 
     def __call__(self, args: tuple, kwargs: dict) -> Any:
-        if threading.get_ident() in _WATCHED and _called_by_the_learner(sys._getframe(2)):
+        watched = threading.get_ident() in _WATCHED and id(self.function) not in _LENT
+        if watched and _called_by_the_learner(sys._getframe(2)):
             raise Reached.noted(self.name)
         return self._original(*args, **kwargs)
 
@@ -358,7 +373,7 @@ def check_launch(kernel: Any, frame: types.FrameType | None = None) -> None:
         return
     while not _is_kernel(kernel) and hasattr(kernel, "fn"):  # under @triton.autotune and its like
         kernel = kernel.fn
-    name = _kernel_of_the_key(kernel) if _is_kernel(kernel) else ""
+    name = _kernel_of_the_key(kernel) if _is_kernel(kernel) and id(kernel.fn) not in _LENT else ""
     if name and _called_by_the_learner(frame or sys._getframe(1)):
         raise Reached.noted(name)
 
