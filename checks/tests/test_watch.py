@@ -31,10 +31,10 @@ def rejected(name, answer):
     return report.state == "fail" and report.worst.message.endswith(SAYS), report.text()
 
 
-def learners(text, name="f", **scope):
-    """A function as a learner's notebook holds it: in no file of ours."""
+def learners(text, **scope):
+    """A function `f` as a learner's notebook holds it: in no file of ours."""
     exec(text, scope)
-    return scope[name]
+    return scope["f"]
 
 
 class Covered:
@@ -63,6 +63,7 @@ def test_calling_the_reference_is_no_answer(name):
     if hasattr(solution, "fn"):
         ok, text = rejected(name, solution)
         assert ok, text
+    if hasattr(solution, "fn") and function != "corner":  # which no one launches: a kernel of ours calls it
         answer = Covered(solution)
     elif function == "MSDAFunction":
         answer = type("Mine", (), {"apply": staticmethod(lambda *args: find(name).reference(*args))})
