@@ -23,6 +23,7 @@ On one H200 (driver 580.159.04, Triton 3.6.0, Nsight Compute 2025.3.1), 60 launc
 """
 
 import argparse
+import base64
 import csv
 import io
 import json
@@ -44,6 +45,7 @@ from msda_core.machine.compile.lower import Lowering, _Shipment, lower_launch
 from msda_core.machine.compile.ptx import condense as condense_ptx
 from msda_core.machine.compile.ttgir import condense as condense_ttgir
 from msda_core.machine.counts.traffic import Report, count
+from msda_core.machine.errors import Unsupported
 from msda_core.machine.launch import Launch, bind
 from msda_core.machine.run.emulate import Emulation
 from msda_core.machine.run.trace import Recorder, Trace
@@ -71,7 +73,27 @@ EXTRA = {
     "l1_hit_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum",
 }
 NCU = ["ncu", "--csv", "--clock-control", "none", "--cache-control", "all", "--print-units", "base"]
-NAMES = "regex:^(probe_|msda_)"
+NAMES = "regex:^(probe_|msda_|user_)"
+#: What a launch's time follows, beside `COUNTERS`: read for the launches that are timed.
+TIMING = {
+    "duration_ns": "gpu__time_duration.sum",
+    "cycles": "sm__cycles_elapsed.max",
+    "instructions": "smsp__inst_executed.sum",
+    "issue_active": "smsp__issue_active.sum",
+    "wavefronts": "l1tex__data_pipe_lsu_wavefronts.sum",
+    "shared_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "tensor_instructions": "sm__inst_executed_pipe_tensor.sum",
+    "xu_instructions": "sm__inst_executed_pipe_xu.sum",
+    "alu_instructions": "sm__inst_executed_pipe_alu.sum",
+    "fma_instructions": "sm__inst_executed_pipe_fma.sum",
+    "ldgsts": "smsp__inst_executed_op_ldgsts.sum",
+    "warps_active": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "registers": "launch__registers_per_thread",
+    "limit_registers": "launch__occupancy_limit_registers",
+    "limit_shared": "launch__occupancy_limit_shared_mem",
+    "limit_warps": "launch__occupancy_limit_warps",
+    "limit_blocks": "launch__occupancy_limit_blocks",
+}
 
 
 # --- A launch as data --------------------------------------------------------------------------------------------------
@@ -149,10 +171,15 @@ def replay(record: dict[str, Any]) -> Report:
     return count(trace_launch(restore_launch(record, inputs)), Lowering.from_json(record["lowering"]))
 
 
-def _cases():
-    from msda_core.bench.probes import CASES, TIMED
+def suites() -> dict[str, tuple[list, list]]:
+    """name -> (launches whose counters are compared, launches that are timed)."""
+    from msda_core.bench import probes, workloads
 
-    return {c.name: c for c in (*CASES, *TIMED)}
+    return {"probes": (probes.CASES, probes.TIMED), "workloads": (workloads.SMALL, workloads.TIMED)}
+
+
+def _cases():
+    return {c.name: c for small, timed in suites().values() for c in (*small, *timed)}
 
 
 # --- Model against hardware --------------------------------------------------------------------------------------------
@@ -248,12 +275,10 @@ def capture(case, device: str):
     return (inputs, *seen[0])
 
 
-def launched(device: str, only: str = "") -> list[dict[str, Any]]:
+def launched(device: str, only: str = "", cases=None) -> list[dict[str, Any]]:
     """Run every case once; each as a record without counters. A case that fails is reported and left out."""
-    from msda_core.bench.probes import CASES
-
     out = []
-    for case in CASES:
+    for case in cases if cases is not None else suites()["probes"][0]:
         if not re.search(only, case.name):
             continue
         try:
@@ -286,6 +311,7 @@ def record_of(case, inputs, launch: Launch, compiled) -> dict[str, Any]:
             compiled.metadata.shared,
         )
         record["registers"], record["spills"] = compiled.n_regs, compiled.n_spills
+        record["cubin"] = base64.b64encode(compiled.asm["cubin"]).decode()
     data = lowering.to_json()
     record["lowering"] = {**data, "ttgir": condense_ttgir(data["ttgir"]), "ptx": condense_ptx(data["ptx"])}
     return record
@@ -304,13 +330,32 @@ def parse_ncu(text: str) -> list[tuple[str, dict[str, float]]]:
     return list(launches.values())
 
 
-def measure(out: Path, only: str = ""):
-    """Everything on the device: counters under Nsight Compute, then times without it."""
+def measure(out: Path, only: str = "", suite: str = "probes"):
+    """Everything on the device: counters under Nsight Compute, then times without it. Saved after each step."""
+    wanted = {**COUNTERS, **EXTRA, **(TIMING if suite != "probes" else {})}
+    found, command = profiled(out, suite, "small", only, wanted)
+    shown = " ".join([*command, "python -m msda_core.bench.calibrate --launch"])
+    data = {"machine": describe_machine(shown), "launch_us": None, "records": found, "timed": []}
+    save(out, data)
+    if only:
+        return
+    data["timed"], data["launch_us"] = measure_times(suites()[suite][1])
+    save(out, data)
+    if suite != "probes":
+        cold = {r["case"]: r for r in profiled(out, suite, "timed", only, wanted)[0]}
+        for record in data["timed"]:
+            record["counters"] = cold.get(record["case"], {}).get("counters", {})
+        save(out, data)
+
+
+def profiled(out: Path, suite: str, part: str, only: str, wanted: dict[str, str]):
+    """The records of a suite's launches, each with what Nsight Compute counted; and the command."""
     with tempfile.TemporaryDirectory() as folder:
         listing, log = Path(folder) / "launched.json", Path(folder) / "ncu.csv"
-        for metrics in ({**COUNTERS, **EXTRA}, COUNTERS):
+        for metrics in (wanted, {**COUNTERS, **EXTRA}, COUNTERS):
             command = [*NCU, "-k", NAMES, "--metrics", ",".join(metrics.values()), "--log-file", str(log)]
             child = [sys.executable, "-m", "msda_core.bench.calibrate", "--launch", str(listing), "--only", only]
+            child += ["--suite", suite, "--part", part]
             done = subprocess.run([*command, *child], capture_output=True, text=True)
             print(done.stderr[-3000:], file=sys.stderr)
             text = log.read_text() if log.exists() else ""
@@ -318,22 +363,20 @@ def measure(out: Path, only: str = ""):
                 break
             print(done.stdout[-1500:], done.stderr[-1500:], text[-1500:], sep="\n", file=sys.stderr)
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.with_suffix(".csv").write_text(text)  # the profiler's own table, in case ours cannot read it
+        out.with_name(f"{out.stem}_{part}.csv").write_text(text)  # the profiler's own table, should ours misread it
+        out.with_name(f"{out.stem}_{part}.json").write_text(listing.read_text())
         found = json.loads(listing.read_text())
-    profiled = parse_ncu(text)
-    if len(profiled) != len(found):
-        raise RuntimeError(f"{len(found)} launches, but {len(profiled)} were profiled.")
-    for record, (kernel, values) in zip(found, profiled):
+    table = parse_ncu(text)
+    if len(table) != len(found):
+        raise RuntimeError(f"{len(found)} launches, but {len(table)} were profiled.")
+    for record, (kernel, values) in zip(found, table):
         if kernel.split("(")[0] != record["kernel"]:
             raise RuntimeError(f"Launch {record['case']} is {record['kernel']}, but {kernel} was profiled.")
         record["counters"] = {k: int(values[m]) for k, m in metrics.items() if m in values}
-    shown = [a for a in command if a not in (str(log), "--log-file")]
-    shown = " ".join([*shown, "python -m msda_core.bench.calibrate --launch"])
-    timed, floor = measure_times() if not only else ([], None)
-    save(out, {"machine": describe_machine(shown), "launch_us": floor, "records": found, "timed": timed})
+    return found, [a for a in command if a not in (str(log), "--log-file")]
 
 
-def measure_times() -> tuple[list[dict[str, Any]], float]:
+def measure_times(cases) -> tuple[list[dict[str, Any]], float]:
     """Device times of the bigger launches, warm (replayed from a graph) and with a cold L2, in microseconds.
 
     Returns:
@@ -341,11 +384,15 @@ def measure_times() -> tuple[list[dict[str, Any]], float]:
     """
     from triton.testing import do_bench, do_bench_cudagraph
 
-    from msda_core.bench.probes import TIMED, probe_nothing
+    from msda_core.bench.probes import probe_nothing
 
     out = []
-    for case in TIMED:
-        inputs, launch, compiled = capture(case, "cuda")
+    for case in cases:
+        try:
+            inputs, launch, compiled = capture(case, "cuda")
+        except Exception as error:
+            print(f"{case.name}: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
 
         def again(launch=launch):
             launch.kernel[launch.grid](**launch.values, **launch.options)
@@ -438,30 +485,37 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", nargs="?", const="", help="compare the model with one data file, or with all")
     parser.add_argument("--launch", type=Path, help="run every case once and describe the launches in this file")
     parser.add_argument("--only", default="", help="a regular expression: measure only the cases it is found in")
+    parser.add_argument("--suite", default="probes", choices=list(suites()), help="which launches")
+    parser.add_argument("--part", default="small", choices=("small", "timed"), help="with --launch: which of them")
     parser.add_argument("--count-timed", type=Path, help="count the timed launches of a data file (minutes), in place")
     parser.add_argument("--dry-run", action="store_true", help="as --launch on the CPU, then count each launch twice")
     a = parser.parse_args(argv)
     if a.launch:
         os.makedirs(a.launch.parent, exist_ok=True)
-        a.launch.write_text(json.dumps(launched("cuda", a.only)))
+        cases = suites()[a.suite][a.part == "timed"]
+        a.launch.write_text(json.dumps(launched("cuda", a.only, cases)))
     elif a.dry_run:
-        return dry_run(a.only)
+        return dry_run(a.only, a.suite)
     elif a.count_timed:
         count_timed(a.count_timed)
     elif a.out:
-        measure(a.out, a.only)
+        measure(a.out, a.only, a.suite)
     else:
         return check(Path(a.check) if a.check else None)
     return 0
 
 
-def dry_run(only: str = "") -> int:
+def dry_run(only: str = "", suite: str = "probes") -> int:
     """Describe every launch, then check that its description counts the same as the launch itself."""
     bad = 0
-    for record in json.loads(json.dumps(launched("cpu", only))):
+    for record in json.loads(json.dumps(launched("cpu", only, suites()[suite][0]))):
         case = _cases()[record["case"]]
         inputs, launch, _ = capture(case, "cpu")
-        direct = count(trace_launch(launch), lower_launch(launch, "sm_90"))
+        try:
+            direct = count(trace_launch(launch), lower_launch(launch, "sm_90"))
+        except Unsupported as refused:
+            print(f"{record['case']:28} refused: {refused}")
+            continue
         again = replay(record)
         a, b = model_counters(direct), model_counters(again)
         size = len(json.dumps(record))
