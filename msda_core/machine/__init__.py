@@ -47,7 +47,8 @@ _HOMES = {
     "model.roofline": ("GPU", "GPUS", "Estimate", "Occupancy", "Roofline", "estimate", "occupancy", "roofline"),
     "run.active": ("guarded",),
     "run.guard": ("guard", "protect"),
-    "run.races": ("Interleaving", "LostUpdate", "Race", "Step", "interleave", "races"),
+    "run.interleave": ("Interleaving", "LostUpdate", "Step", "interleave", "witness"),
+    "run.races": ("Race", "races"),
     "run.trace": ("Event", "Site", "Trace", "trace"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -122,9 +122,11 @@ class Outcome:
 
     Attributes:
         read: whether the program has looked at what an atomic returned.
+        wrote: whether a compare-and-swap found what it compared with, in any lane.
     """
 
     read: bool = False
+    wrote: bool = False
 
 
 class _State(threading.local):
@@ -162,6 +164,7 @@ class Emulation:
         self.observer = observer
         self.after = after
         self.arguments: list[Argument] = []
+        self.store: Callable | None = None  # set by a witness: called with (access, write(mask)) in place of a store
         self.handover: Callable[[], None] | None = None  # set by the interleaver: called before every access
         self.poison = False  # whether lanes that a masked load leaves undefined hold NaN, not the zero they mostly are
         self._regions: list[Argument] = []
@@ -417,7 +420,11 @@ class Emulation:
 
         def masked_store(ptrs, value, mask, *_, sem=("", ""), **__):
             access = self._look("store", "", ptrs, mask, value.data, *sem)
-            native.store(self._to_host(access), value.data, access.mask)
+            host = self._to_host(access)
+            if self.store is None:
+                native.store(host, value.data, access.mask)
+            else:
+                self.store(access, lambda lanes: native.store(host, value.data, lanes))
             if self.after is not None:
                 self.after(access, value.data)
 
@@ -445,6 +452,7 @@ class Emulation:
             result = native.atomic_cas(self._to_host(access), cmp.data, val.data, stock.ir_sem_to_interpreter_sem[sem])
             if self.after is not None:
                 self.after(access, result)
+            access.outcome.wrote = bool(np.any(result == cmp.data))
             return Result(result, cmp.dtype.scalar, access)
 
         def atomic_load(ptr, mask, sem, scope):

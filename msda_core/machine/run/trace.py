@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from msda_core.machine.errors import Frame
-from msda_core.machine.launch import Launch, bind
+from msda_core.machine.launch import Launch, bind, tensors_of
 from msda_core.machine.run.emulate import Access, Emulation, Outcome
 
 __all__ = ["Event", "Site", "Trace", "trace"]
@@ -123,6 +124,7 @@ class Trace:
         tensors: the pointer arguments, by name.
         loops: (file, line) of a loop -> [how often it was entered, iterations in all].
         sample: the programs that were recorded; None for all of them.
+        before: what the storages of its tensors held before, by their identity; None if nobody kept it.
     """
 
     kernel: str
@@ -133,6 +135,7 @@ class Trace:
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
     loops: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     sample: tuple[tuple[int, int, int], ...] | None = None
+    before: dict[int, torch.UntypedStorage] | None = None
 
     @property
     def programs(self) -> int:
@@ -163,14 +166,24 @@ class Recorder:
         values: keep what plain stores write, which `races` looks at and counting does not.
     """
 
+    KEPT = 1 << 26  # bytes of tensors that are copied before the launch, for `witness`
+
     def __init__(self, emulation: Emulation, values: bool = True):
         self.values = values
         launch = emulation.launch
         self.emulation = emulation
-        self.trace = Trace(launch.name, launch.grid, launch, loops=emulation.loops)
+        before = self._before(launch) if values else None
+        self.trace = Trace(launch.name, launch.grid, launch, loops=emulation.loops, before=before)
         self.size = 0  # bytes of addresses and masks that are kept
         self._sites: dict[tuple, Site] = {}
         self._tiles: dict[bytes, np.ndarray] = {}
+
+    @classmethod
+    def _before(cls, launch: Launch) -> dict[int, torch.UntypedStorage] | None:
+        storages = {s._cdata: s for s in (t.untyped_storage() for _, t in tensors_of(launch.values))}
+        if sum(s.nbytes() for s in storages.values()) > cls.KEPT:
+            return None
+        return {key: s.cpu().clone() for key, s in storages.items()}
 
     def __call__(self, access: Access):
         key = (access.kind, access.op, access.frames)

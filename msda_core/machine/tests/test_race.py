@@ -96,7 +96,8 @@ def test_races_name_both_lines():
 
 def test_one_program_alone_races_only_within_itself():
     trace = machine.trace(racy_histogram, (1,), X, torch.zeros(4, dtype=torch.int64), N, BLOCK=64)
-    assert [r.within for r in machine.races(trace)] == [True]
+    lanes, warps = machine.races(trace)
+    assert lanes.within and warps.warps and (warps.store.kind, warps.other.kind) == ("store", "load")
 
 
 @pytest.mark.parametrize("kernel", [histogram, copy_kernel])
