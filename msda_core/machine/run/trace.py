@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from msda_core.machine.errors import Frame
 from msda_core.machine.launch import Launch, bind, tensors_of
@@ -183,7 +184,8 @@ class Recorder:
         storages = {s._cdata: s for s in (t.untyped_storage() for _, t in tensors_of(launch.values))}
         if sum(s.nbytes() for s in storages.values()) > cls.KEPT:
             return None
-        return {key: s.cpu().clone() for key, s in storages.items()}
+        with _disable_current_modes():  # a copy writes nothing that a guard watches
+            return {key: s.cpu().clone() for key, s in storages.items()}
 
     def __call__(self, access: Access):
         key = (access.kind, access.op, access.frames)
