@@ -73,7 +73,7 @@ def step(model: nn.Module, call=None):
         named["level_start_index"] = torch.tensor([0, 35, 47])
     if not type(layer).__name__.startswith(("DFine", "Deimv2")):  # whose masks do not fit their values
         named["attention_mask"] = ~valid if inside else valid  # Mask2Former's is inverted before it gets here
-    out = (call or layer)(hidden, **named)[0]
+    out = (layer if call is None else call)(hidden, **named)[0]
     leaves = [hidden, value, *model.parameters()]
     grads = torch.autograd.grad(
         (out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum(), leaves, allow_unused=True
