@@ -334,7 +334,7 @@ def main(arguments: list[str]) -> int:
         try:
             from dask.distributed import Client
         except ImportError:
-            raise ValueError("--dask needs the dask extra: `pip install -e .[dask]`.") from None
+            raise ValueError("--dask needs the dask group: `uv sync --group dask`, or `pip install --group dask`.") from None
         with Client(options.dask) as client:
             rows = grade_class(submissions, labs, executor=client.get_executor(), limits=limits, progress=show)
     else:

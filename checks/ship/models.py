@@ -60,7 +60,7 @@ class Comparison:
 def _needs_transformers() -> None:
     if importlib.util.find_spec("transformers") is None:
         raise NotRun(
-            "needs transformers, which is optional: `uv run --extra wild …`, or `pip install 'transformers>=5'`."
+            "needs transformers, which is optional: `uv run --group wild …`, or `pip install 'transformers>=5'`."
         )
 
 

@@ -153,5 +153,6 @@ def _vmap_backward(info, in_dims, value, shapes, starts, sampling_locations, att
     return tuple(grad.unflatten(0, (info.batch_size, -1)) for grad in grads), (0, 0, 0)
 
 
-torch.library.register_vmap("msda_core::forward", _vmap_forward, lib=_library)
-torch.library.register_vmap("msda_core::backward", _vmap_backward, lib=_library)
+if hasattr(torch.library, "register_vmap"):  # from torch 2.5 on
+    torch.library.register_vmap("msda_core::forward", _vmap_forward, lib=_library)
+    torch.library.register_vmap("msda_core::backward", _vmap_backward, lib=_library)
