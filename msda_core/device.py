@@ -58,6 +58,22 @@ def _no_triton() -> str | None:
 NO_TRITON = _no_triton()
 
 
+def is_rocm() -> bool:
+    """Whether torch calls an AMD GPU "cuda": kernels compile for it, inline PTX does not."""
+    return torch.version.hip is not None
+
+
+@functools.cache
+def capability(device: torch.device) -> int:
+    """10 * major + minor of an NVIDIA GPU; 0 for one of AMD, which may say (9, 0) of itself; 90 in the interpreter."""
+    if _choose()[1]:
+        return 90
+    if is_rocm():
+        return 0
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
 def _unguarded() -> bool:
     return False
 

@@ -4,7 +4,9 @@ Every module computes sampling locations in float32 at least, also where its par
 misses by up to 0.04 pixels at W = 167, a bfloat16 one by a third of a pixel.
 """
 
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,42 @@ from torch import Tensor, nn
 from msda_core.ops import Levels, Starts, multi_scale_deformable_attention
 
 __all__ = ["MSDeformAttn", "MSDeformAttn3D", "SpatialCrossAttention", "TemporalSelfAttention"]
+
+
+class _Linear(nn.Linear):
+    """A linear layer that knows how it starts: whoever resets a model's modules, in any order, gets the same beginning."""
+
+    def __init__(self, inputs: int, outputs: int, start: Callable[[nn.Linear], None]):
+        super().__init__(inputs, outputs)
+        self._start = start
+
+    def reset_parameters(self) -> None:
+        """As the layer around it wants it; while it is made, as `torch.nn.Linear` does."""
+        if "_start" in vars(self):
+            with torch.no_grad():
+                self._start(self)
+        else:
+            super().reset_parameters()
+
+
+def _zero(layer: nn.Linear) -> None:
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+
+def _xavier(layer: nn.Linear) -> None:
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+
+def _ring(layer: nn.Linear, heads: int, levels: int, points: int) -> None:
+    """Head m looks in direction 2*pi*m/M, point k at k+1 pixels' distance, whatever the query."""
+    angle = torch.arange(heads) * (2 * math.pi / heads)
+    ring = torch.stack([angle.cos(), angle.sin()], -1)
+    ring = ring / ring.abs().amax(-1, keepdim=True)  # onto a square: diagonal heads reach the corners
+    bias = ring[:, None, None] * torch.arange(1, points + 1)[:, None]  # (M, 1, K, 2)
+    layer.bias.copy_(bias.expand(heads, levels, points, 2).flatten())
+    nn.init.zeros_(layer.weight)
 
 
 class _DeformableAttention(nn.Module):
@@ -31,28 +69,18 @@ class _DeformableAttention(nn.Module):
             d_model, n_levels, n_heads, n_points, queue
         )  # fmt: skip
         points = queue * n_heads * n_levels * n_points
-        self.sampling_offsets = nn.Linear(queue * d_model, 2 * points)
-        self.attention_weights = nn.Linear(queue * d_model, points)
-        self.value_proj = nn.Linear(d_model, d_model)
-        self.output_proj = nn.Linear(d_model, d_model) if output_proj else None
+        ring = functools.partial(_ring, heads=n_heads, levels=queue * n_levels, points=n_points)
+        self.sampling_offsets = _Linear(queue * d_model, 2 * points, ring)
+        self.attention_weights = _Linear(queue * d_model, points, _zero)
+        self.value_proj = _Linear(d_model, d_model, _xavier)
+        self.output_proj = _Linear(d_model, d_model, _xavier) if output_proj else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """At first, head m looks in direction 2*pi*m/M, point k at k+1 pixels' distance, and all weigh the same."""
-        angle = torch.arange(self.n_heads) * (2 * math.pi / self.n_heads)
-        ring = torch.stack([angle.cos(), angle.sin()], -1)
-        ring = ring / ring.abs().amax(-1, keepdim=True)  # onto a square: diagonal heads reach the corners
-        steps = torch.arange(1, self.n_points + 1)
-        bias = ring[:, None, None] * steps[:, None]  # (M, 1, K, 2)
-        bias = bias.expand(self.n_heads, self.queue * self.n_levels, self.n_points, 2)
-        with torch.no_grad():
-            self.sampling_offsets.bias.copy_(bias.flatten())
-        for zero in (self.sampling_offsets.weight, self.attention_weights.weight, self.attention_weights.bias):
-            nn.init.zeros_(zero)
-        for projection in (self.value_proj, self.output_proj):
-            if projection is not None:
-                nn.init.xavier_uniform_(projection.weight)
-                nn.init.zeros_(projection.bias)
+        for layer in (self.sampling_offsets, self.attention_weights, self.value_proj, self.output_proj):
+            if layer is not None:
+                layer.reset_parameters()
 
     def project_value(self, value: Tensor, padding_mask: Tensor | None) -> Tensor:
         """(B, S, C) → (B, S, M, D), padding zeroed."""
@@ -204,10 +232,14 @@ class SpatialCrossAttention(nn.Module):
     ):
         super().__init__()
         self.deformable_attention = MSDeformAttn3D(d_model, n_levels, n_heads, n_points)
-        self.output_proj = nn.Linear(d_model, d_model)
+        self.output_proj = _Linear(d_model, d_model, _xavier)
         self.dropout = nn.Dropout(dropout)
-        nn.init.xavier_uniform_(self.output_proj.weight)
-        nn.init.zeros_(self.output_proj.bias)
+        self.output_proj.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The attention as it starts, and the projection of the output."""
+        self.deformable_attention.reset_parameters()
+        self.output_proj.reset_parameters()
 
     def forward(
         self,
@@ -230,7 +262,8 @@ class SpatialCrossAttention(nn.Module):
             residual: (B, Q, C), what the result is added to; None for query as it came.
 
         Returns:
-            (B, Q, C). Reads the largest number of pillars any camera sees, so it waits for the GPU once.
+            (B, Q, C). Reads the largest number of pillars any camera sees, so it waits for the GPU once; compiled or
+            exported it takes every pillar for every camera.
         """
         B, N, Q, Z = bev_mask.shape
         if reference_points_cam.shape != (B, N, Q, Z, 2):
@@ -244,7 +277,9 @@ class SpatialCrossAttention(nn.Module):
 
         # Only the pillars a camera sees: moved to the front, cut where no camera sees one any more.
         seen = bev_mask.any(-1)  # (B, N, Q)
-        most = int(seen.sum(-1).max()) if seen.numel() else 0
+        most = Q  # a graph has one size, whatever the cameras see
+        if not torch.compiler.is_compiling():
+            most = int(seen.sum(-1).max()) if seen.numel() else 0
         index = seen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :most]  # (B, N, most)
         is_seen = seen.gather(-1, index)
         queries = query[:, None].expand(B, N, Q, C).gather(2, index[..., None].expand(B, N, most, C))

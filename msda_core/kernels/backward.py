@@ -20,7 +20,7 @@ import math
 import torch
 from torch import Tensor
 
-from msda_core.device import INTERPRETED, load_triton
+from msda_core.device import INTERPRETED, capability, load_triton
 from msda_core.kernels.config import MAX_BATCH, LaunchConfig, offset_type
 from msda_core.kernels.forward import corners
 from msda_core.kernels.launch import Plan, launch
@@ -180,9 +180,8 @@ def _adds(dtype: torch.dtype, device: torch.device, D: int) -> bool:
     return D % 2 == 0 and (dtype == torch.float16 or _adds_bfloat16(device))
 
 
-@functools.lru_cache
 def _adds_bfloat16(device: torch.device) -> bool:
-    return not INTERPRETED and torch.cuda.get_device_capability(device) >= (9, 0)
+    return not INTERPRETED and capability(device) >= 90
 
 
 def msda_backward(

@@ -1,7 +1,9 @@
 """A launch that costs the host a third of Triton's own."""
 
+import threading
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +25,7 @@ class Plan:
 
 
 _compiled: dict[tuple, tuple] = {}
+_interpreter = threading.RLock()  # Triton's interpreter runs one kernel at a time
 
 
 def launch(kernel: Any, plan: Plan, tensors: tuple[Tensor | None, ...]) -> None:
@@ -30,10 +33,19 @@ def launch(kernel: Any, plan: Plan, tensors: tuple[Tensor | None, ...]) -> None:
 
     Triton inspects every argument of every launch, 17 µs of host time for these kernels on the machine of `LOG.md`.
     All of what it looks for is in the plan, the dtypes and the alignment, so calls that agree in those reuse the
-    compiled kernel (7 µs). A pointer that is not 16-byte aligned takes Triton's way, as does a profiler's hook.
+    compiled kernel (7 µs). A pointer that is not 16-byte aligned takes Triton's way, as does a profiler's hook, and every
+    launch on an AMD GPU.
     """
-    if INTERPRETED or device.is_guarded():
-        kernel[plan.grid](*tensors, *plan.constants, **plan.options)
+    if INTERPRETED:
+        with (
+            _interpreter,
+            np.errstate(over="ignore", invalid="ignore"),
+        ):  # a float16 past 65504 is infinite, without a word
+            kernel[plan.grid](*tensors, *plan.constants, **plan.options)
+        return
+    if device.is_guarded() or device.is_rocm():
+        options = {name: value for name, value in plan.options.items() if name != "maxnreg" or not device.is_rocm()}
+        kernel[plan.grid](*tensors, *plan.constants, **options)
         return
     where = next(tensor.device for tensor in tensors if tensor is not None)
     if where.index != torch._C._cuda_getDevice():

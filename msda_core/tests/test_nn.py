@@ -330,3 +330,47 @@ def test_traces_whole(form):
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+LAYERS = {
+    "MSDeformAttn": lambda: MSDeformAttn(16, 2, 4, 3),
+    "MSDeformAttn3D": lambda: MSDeformAttn3D(16, 2, 4, 4, output_proj=True),
+    "SpatialCrossAttention": lambda: SpatialCrossAttention(16, 2, 4, 4),
+    "TemporalSelfAttention": lambda: TemporalSelfAttention(16, 1, 4, 3),
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("children_first", [False, True])
+def test_a_model_made_on_meta_starts_as_one_made_here(kind, children_first):
+    """`to_empty`, then every module's reset_parameters, parents first as FSDP does it, or children first."""
+    here = LAYERS[kind]()
+    with torch.device("meta"):
+        model = LAYERS[kind]()
+    model.to_empty(device="cpu")
+    for tensor in model.state_dict().values():
+        tensor.fill_(torch.nan)
+    modules = list(model.modules())
+    for module in reversed(modules) if children_first else modules:
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    for (name, mine), expected in zip(model.state_dict().items(), here.state_dict().values()):
+        if "proj.weight" in name:
+            bound = (6 / sum(mine.shape)) ** 0.5  # Xavier: uniform, but not the same numbers
+            assert 0.8 * bound < mine.abs().max() <= bound, name
+        else:
+            assert torch.equal(mine, expected), name
+
+
+def test_spatial_cross_attention_is_exported():
+    torch.manual_seed(0)
+    layer = SpatialCrossAttention(16, 1, 2, 4).eval()
+    query, value = torch.randn(2, 6, 16), torch.randn(2, 3, 12, 16)
+    points, seen = torch.rand(2, 3, 6, 2, 2), torch.rand(2, 3, 6, 2) < 0.4
+    shapes = torch.tensor([[3, 4]])
+    exported = torch.export.export(layer, (query, points, seen, value, shapes)).module()
+    torch.testing.assert_close(exported(query, points, seen, value, shapes), layer(query, points, seen, value, shapes))
+    other = ~seen  # nothing of the example's mask is in the graph
+    torch.testing.assert_close(
+        exported(query, points, other, value, shapes), layer(query, points, other, value, shapes)
+    )

@@ -22,7 +22,7 @@ import functools
 import torch
 from torch import Tensor
 
-from msda_core.device import INTERPRETED, load_triton
+from msda_core.device import INTERPRETED, capability, load_triton
 from msda_core.kernels.backward import accumulator_dtype
 from msda_core.kernels.config import MAX_BATCH, offset_type
 from msda_core.kernels.launch import Plan, launch
@@ -90,12 +90,8 @@ def suits(
     )
 
 
-@functools.lru_cache
 def _capability(device: torch.device) -> int:
-    if INTERPRETED:
-        return 90
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
+    return capability(device)  # below 80 none of these kernels runs: not on an AMD GPU, where it is 0
 
 
 def worthwhile(value: Tensor, sampling_locations: Tensor) -> bool:

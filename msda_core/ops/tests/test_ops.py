@@ -1,7 +1,9 @@
 """The operator's contract. On the CPU: the reference, and, inside `interpreted()`, the kernels through the same door."""
 
 import contextlib
+import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -351,3 +353,99 @@ def test_the_cpu_path_costs_no_more_than_grid_sample(make_call):
     from msda_core.bench.operator import cpu_ratio
 
     assert cpu_ratio(repeats=15) < 1.25
+
+
+@needs_interpreter
+def test_the_interpreter_rounds_and_overflows_as_a_gpu_and_bears_threads(make_call, recwarn):
+    """The nearest bfloat16; a float16 past 65504 is infinite, and nothing is said; kernels of several threads take turns."""
+    call = make_call(dtype=torch.bfloat16, device=CPU)
+    with interpreted():
+        out = multi_scale_deformable_attention(*call.inputs)
+    wide = multi_scale_deformable_attention(*(t.float() if t.is_floating_point() else t for t in call.inputs))
+    assert ((out.float() - wide).abs() <= wide.abs() * 2.0**-8 + 1e-6).all()  # cut off it would be up to 2^-7
+    half = make_call(dtype=torch.float16, device=CPU)
+    half.value.fill_(60000.0), half.loc.fill_(0.5), half.attn.fill_(1.0)
+    with interpreted():
+        assert multi_scale_deformable_attention(*half.inputs).isposinf().all()
+    assert not [w for w in recwarn if "overflow" in str(w.message)]
+    call, found = make_call(device=CPU), []
+
+    def run():
+        with interpreted():
+            found.append(multi_scale_deformable_attention(*call.inputs))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3 and all(torch.equal(out, found[0]) for out in found)
+
+
+@pytest.mark.parametrize("mode", ["reference", "kernels"])
+def test_level_tables_in_every_form_alike(make_call, mode):
+    call = make_call(device=CPU)
+    rows, starts = call.shapes.tolist(), call.starts.tolist()
+    forms = [
+        (call.shapes.numpy(), call.starts.numpy()),
+        (list(call.shapes), list(call.starts)),
+        ([tuple(row) for row in call.shapes], tuple(call.starts)),
+        ([torch.Size(row) for row in rows], starts),
+        ([list(row) for row in call.shapes.numpy()], None),
+    ]
+    with interpreted() if mode == "kernels" and device.INTERPRETED else contextlib.nullcontext():
+        expected = multi_scale_deformable_attention(call.value, rows, starts, call.loc, call.attn)
+        for shapes, first in forms:
+            assert torch.equal(
+                multi_scale_deformable_attention(call.value, shapes, first, call.loc, call.attn), expected
+            )
+        with pytest.raises(ValueError, match="spatial_shapes must hold whole numbers, got 4.5"):
+            multi_scale_deformable_attention(call.value, np.array([[4.5, 6], [3, 2]]), None, call.loc, call.attn)
+        mutable = [torch.tensor([4, 6]), torch.tensor([3, 2])]
+        multi_scale_deformable_attention(call.value, mutable, None, call.loc, call.attn)
+        mutable[1].fill_(9)  # the same objects, another table
+        with pytest.raises(ValueError, match="value must hold S = 105 pixels"):
+            multi_scale_deformable_attention(call.value, mutable, None, call.loc, call.attn)
+
+
+def test_on_meta_shapes_come_out(make_call):
+    call = make_call(device=CPU)
+    value, loc, attn = (t.to("meta").requires_grad_() for t in (call.value, call.loc, call.attn))
+    out = multi_scale_deformable_attention(value, call.shapes.tolist(), None, loc, attn)
+    assert out.device.type == "meta" and out.shape == (1, 3, 16)
+    assert torch.autograd.grad(out.sum(), value)[0].shape == value.shape
+
+
+def test_devices_without_kernels_run_the_reference():
+    """MPS and XPU are not here: what is looked at is who is asked. AMD says (9, 0) of itself, and gets no inline PTX."""
+    for name in ("forward", "backward"):
+        for key in ("MPS", "XPU", "PrivateUse1"):
+            assert torch._C._dispatch_has_computed_kernel_for_dispatch_key(f"msda_core::{name}", key)
+
+
+@needs_interpreter
+def test_an_amd_gpu_gets_the_plain_kernels(monkeypatch):
+    from msda_core.kernels import launch
+
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(device, "_choose", lambda: (gpu, False))
+    device.capability.cache_clear()
+    try:
+        assert device.capability(gpu) == 0
+        monkeypatch.setattr(torch.version, "hip", None)
+        device.capability.cache_clear()
+        assert device.capability(gpu) == 90
+    finally:
+        device.capability.cache_clear()
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    monkeypatch.setattr(launch, "INTERPRETED", False)
+    seen = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *args, **options: seen.append(options)
+
+    launch.launch(Kernel(), launch.Plan((1, 1, 1), (), num_warps=2, maxnreg=64), (torch.ones(1),))
+    assert seen == [{"num_warps": 2}]
