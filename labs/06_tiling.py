@@ -598,7 +598,7 @@ def _():
     Turn counts into time. An H200 was timed on ten launches, warm and cold; the paper GPU counted them. How close does a
     formula of yours come? The score is its median error.
 
-    Beware of your own success. The paper GPU's formula (`machine.estimate`) has four constants, which were chosen on four
+    Beware of your own success. A plain formula of the paper GPU (`estimate_counts`) has four constants, which were chosen on four
     launches: an empty kernel, and the copy, the float32 backward and the histogram of these ten. Its error there is 2 % at
     most. On the seven warm launches that chose nothing it is 20 % in the median and 68 % at worst, and the same formula is
     off by 10 to 74 % on cold ones. An error counts only on launches that had no say in it.

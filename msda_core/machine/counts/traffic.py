@@ -70,7 +70,7 @@ class SiteTraffic(Traffic):
         kind, lineno, text: where; site: the trace's.
         instruction: the PTX instruction, "" where the compiler removed the access.
         width: bytes that one thread moves with it.
-        returning: an atomic whose old value somebody uses.
+        returning: an atomic whose old value somebody uses, or an exchange: there is no reduction of that kind.
         loop: an atomic that became a loop of compare-and-swap. Retries against other warps are not counted.
         loop_loads: what such loops load before they swap; part of the report's loads, not of this site.
         executions: how often programs ran it.
@@ -352,7 +352,7 @@ def count(trace: Trace, lowering: Lowering) -> Report:
             eliminated.append(site)
             continue
         row.instruction, row.width = ops[0].instruction.mnemonic, ops[0].width
-        row.returning = site.kind == "atomic" and any(b.op.used for b in ops)
+        row.returning = site.kind == "atomic" and any(b.op.used or b.op.op in ("exch", "cas") for b in ops)
         kept: list[Event] = []
         for bound, own in executed(events, ops):
             if len(own) > len(kept):

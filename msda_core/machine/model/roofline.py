@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from msda_core.machine import errors
 
-__all__ = ["GPU", "GPUS", "Estimate", "Occupancy", "Roofline", "estimate", "occupancy", "roofline"]
+__all__ = ["GPU", "GPUS", "Bounds", "Occupancy", "Roofline", "estimate_counts", "occupancy", "roofline"]
 
 SECTOR = 32
 
@@ -147,7 +147,7 @@ def roofline(bytes: float, flops: float, gpu="H200", dtype: str = "fp32") -> Roo
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Bounds:
     """A model's guess at the time of one launch, and the bounds it comes from. All in seconds.
 
     Attributes:
@@ -186,32 +186,16 @@ class Estimate:
         )
 
 
-def estimate(report, gpu="H200", warm: bool = False) -> Estimate:
-    """How long a launch might take on a GPU, from its counted traffic.
+def estimate_counts(gpu: GPU, compulsory: int, sectors: int, reductions: int, line: int, warm: bool) -> Bounds:
+    """A formula of memory alone, from bytes of DRAM, sectors of loads and stores, of atomics, of the busiest line.
 
-    Args:
-        report: a `traffic.Report`.
-        gpu: a `GPU` or the name of one in `GPUS`.
-        warm: whether its data are in L2 already, as in a benchmark that repeats; what does not fit is read anyway.
+    `timing.estimate` has instructions and latency as well.
     """
-    gpu = find_gpu(gpu)
-    return estimate_counts(
-        gpu,
-        compulsory=report.dram_bytes + report.written_bytes,
-        sectors=report.loads.sectors + report.stores.sectors,
-        reductions=report.atomics.sectors,
-        line=report.contention.line,
-        warm=warm,
-    )
-
-
-def estimate_counts(gpu: GPU, compulsory: int, sectors: int, reductions: int, line: int, warm: bool) -> Estimate:
-    """`estimate` from plain counts: bytes of DRAM, sectors of loads and stores, of atomics, of the busiest line."""
     dram = 0.0 if warm and compulsory <= gpu.l2 else compulsory / gpu.dram
     measured = f"on an H200 with a warm L2 it was off by {TYPICAL:.0%} in the median and {ERROR:.0%} at most ({MEASURED} launches)"
     elsewhere = "" if gpu.name == "H200" else " Never measured on this GPU;"
     label = f"A model, not a measurement.{elsewhere} {measured[0].upper() if not elsewhere else 'o'}{measured[1:]}."
-    return Estimate(
+    return Bounds(
         gpu.name,
         dram,
         sectors * SECTOR / gpu.l2_bandwidth,
@@ -223,7 +207,7 @@ def estimate_counts(gpu: GPU, compulsory: int, sectors: int, reductions: int, li
     )
 
 
-#: Median and worst relative error of `estimate(warm=True)` on the timed launches of `data/h200.json`, and their number.
+#: Median and worst relative error of `estimate_counts(warm=True)` on the timed launches of `data/h200.json`, and their number.
 #: The worst is random rows from a 64 MB table, where the H200 waits for address translation, which is not modelled.
 TYPICAL, ERROR, MEASURED = 0.07, 0.68, 10
 

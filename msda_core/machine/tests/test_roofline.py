@@ -1,6 +1,7 @@
 """Bounds and estimates: by formula, and against the times an H200 took."""
 
 import importlib
+import itertools
 import json
 import statistics
 
@@ -10,6 +11,7 @@ import torch
 from msda_core import machine
 from msda_core.bench import calibrate, probes
 from msda_core.device import load_triton
+from msda_core.machine.model import timing
 
 triton = load_triton()
 roofline = importlib.import_module("msda_core.machine.model.roofline")  # the package has a function of that name
@@ -34,17 +36,59 @@ def test_gpus_are_found_by_name_and_unknown_ones_refused():
         machine.roofline(1, 1, "H200", "int3")
 
 
-def test_an_estimate_has_both_bounds_and_says_it_is_a_model():
+def test_an_estimate_has_parts_and_says_it_is_a_model():
     x, y = torch.zeros(1 << 16), torch.zeros(1 << 16)
     report = machine.profile(probes.probe_copy, (64,), x, y, 1 << 16, BLOCK=1024)
     cold, warm = (machine.estimate(report, "H200", warm=w) for w in (False, True))
-    gpu = machine.GPUS["H200"]
-    assert cold.dram == pytest.approx((report.dram_bytes + report.written_bytes) / gpu.dram) and warm.dram == 0
-    assert cold.l2 == warm.l2 == pytest.approx(report.sectors * 32 / gpu.l2_bandwidth)
-    assert cold.seconds == cold.floor + max(cold.dram, cold.l2) and cold.bound in ("DRAM", "launch")
+    assert cold.parts["DRAM"] > 0 == warm.parts["DRAM"] and cold.bound == warm.bound == "launch"
+    assert max(cold.parts.values()) < cold.seconds - cold.floor <= sum(cold.parts.values())
+    body = [i for i in report.lowering.sass.splitlines() if ";" in i]
+    assert 0 < cold.instructions <= len(body) * 4 * 64
     for gpu in machine.GPUS:
         estimate = machine.estimate(report, gpu)
-        assert "model, not a measurement" in estimate.label and "model" in str(estimate)
+        assert "model, not a measurement" in estimate.label and "Not modelled:" in str(estimate)
+        assert ("Never measured" in estimate.label) == (gpu != "H200")
+
+
+def timed():
+    data = json.loads((calibrate.DATA / "times_h200.json").read_text())
+    for record in data["timed"]:
+        work = record["work"]
+        family = record["case"].partition(".")[0]
+        yield record, timing.Work(**{**work, "mix": timing.Mix(**work["mix"])}), family, family in data["held_out"]
+
+
+def test_instructions_are_those_the_hardware_executed():
+    """76 launches: the machine code times its loops against Nsight Compute."""
+    off = [w.mix.all * w.warps * w.programs / r["instructions"] - 1 for r, w, _, _ in timed()]
+    assert len(off) == 76 and statistics.median(map(abs, off)) < 0.01 and sum(abs(e) < 0.2 for e in off) >= 75
+
+
+def test_occupancy_is_the_hardwares():
+    class Fake:
+        pass
+
+    for record, work, _, _ in timed():
+        Fake.registers, Fake.shared, Fake.num_warps = record["registers"], record["shared"], work.warps
+        assert machine.occupancy(Fake, "H200").blocks == work.resident == min(record["limits"].values()), record["case"]
+
+
+@pytest.mark.parametrize("warm, key, fit", [(False, "cold_us", timing.COLD), (True, "warm_us", timing.WARM)])
+def test_the_estimates_error_is_that_of_launches_that_fitted_nothing(warm, key, fit):
+    gpu, found = machine.GPUS["H200"], []
+    for record, work, family, out in timed():
+        if out:
+            found.append((family, 1e6 * timing.of_work(work, gpu, warm).seconds, record[key]))
+    errors = [abs(guess / time - 1) for _, guess, time in found]
+    assert len(found) == fit.launches >= 30
+    assert statistics.median(errors) == pytest.approx(fit.error, abs=0.005) and fit.error < 0.3
+    assert max(errors) == pytest.approx(fit.worst, abs=0.005)
+    pairs = [
+        (a[1] < b[1]) == (a[2] < b[2])
+        for a, b in itertools.combinations(found, 2)
+        if a[0] == b[0] and max(a[2], b[2]) >= 1.1 * min(a[2], b[2])
+    ]
+    assert (sum(pairs), len(pairs)) == (fit.right, fit.pairs) and sum(pairs) >= 0.9 * len(pairs)
 
 
 def test_occupancy_by_the_tightest_limit():
