@@ -5,9 +5,11 @@ notebook as it is on disk now. A function that does not pass its lab's checks, o
 solution; `underneath` says which, and why. Nothing is copied, and an edit takes effect without a restart.
 """
 
+import ast
 import contextlib
 import html
 import importlib.util
+import linecache
 import re
 import sys
 import threading
@@ -18,7 +20,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from checks.answers.notebook import notebook_path
+from checks.answers.cells import complete, defined_twice
+from checks.answers.notebook import notebook_path, read
 from checks.catalogue import LABS, lab_number
 from checks.core import watch as watching
 from checks.core.call import call
@@ -40,7 +43,7 @@ class Found:
 def load_answers(lab: str, path: Path | None = None) -> dict[str, Found]:
     """Read a lab's exercises out of a notebook, or out of a plain module such as a solution.
 
-    Only the setup cell and the functions at the top level run; no other cell does.
+    The setup cell and the functions at the top level run; of other cells, the statements that these functions need.
 
     Args:
         lab: "01".
@@ -51,34 +54,91 @@ def load_answers(lab: str, path: Path | None = None) -> dict[str, Found]:
     """
     path = notebook_path(lab) if path is None else path
     names = [exercise.function for exercise in lab_exercises(lab)]
+    nothing = lambda reason: dict.fromkeys(names, Found(reason=f"{path.name} {reason}"))  # noqa: E731
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read(path)
+        tree = ast.parse(text, str(path))
+        code = compile(text, str(path), "exec")
     except FileNotFoundError:
         return dict.fromkeys(names, Found(reason=f"there is no file {path.name}."))
     except OSError as error:
-        return dict.fromkeys(names, Found(reason=f"{path.name} cannot be read: {error.strerror}."))
+        return nothing(f"cannot be read: {error.strerror}.")
     except UnicodeDecodeError:
-        return dict.fromkeys(names, Found(reason=f"{path.name} cannot be read: it is no text in UTF-8."))
-    try:
-        code = compile(text, str(path), "exec")
+        return nothing("cannot be read: it is no text in UTF-8.")
     except SyntaxError as error:
-        return dict.fromkeys(
-            names,
-            Found(reason=f"{path.name} has a syntax error at line {error.lineno}: `{(error.text or '').strip()}`."),
-        )
+        return nothing(f"has a syntax error at line {error.lineno}: `{(error.text or '').strip()}`.")
+    except (ValueError, RecursionError, MemoryError) as error:  # a zero byte, or ten thousand brackets
+        return nothing(f"cannot be read as Python: {error or type(error).__name__}.")
+    lines = text.splitlines(keepends=True)
+    linecache.cache[str(path)] = (len(text), None, lines, str(path))  # as it was decoded here, for messages and inspect
     module = ModuleType(f"learner_lab{lab}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # inspect and dataclasses look a function's module up here
+    _see_beside(path)
     outcome = call(lambda: exec(code, vars(module)), (), answer=_at_top_of(path), limit=IMPORT_LIMIT, watched=False)
     trouble = ""
     if outcome.timeout:
         trouble = f"{path.name} does not finish loading within {IMPORT_LIMIT:g} s."
     elif outcome.error is not None:
-        trouble = f"{path.name} raises {type(outcome.error).__name__} when it loads: {outcome.error}."
-    return {name: _find(vars(module), name, text, path, trouble) for name in names}
+        trouble = f"{path.name} raises {type(outcome.error).__name__} when it loads: {_said(outcome.error)}."
+    errors = {}
+    if not outcome.timeout:
+        completed = lambda: complete(tree, vars(module), names, str(path))  # noqa: E731
+        cells = call(completed, (), answer=_at_top_of(path), limit=IMPORT_LIMIT, watched=False)
+        errors = cells.value or {}
+        if cells.timeout:
+            trouble = f"what the functions of {path.name} use does not finish loading within {IMPORT_LIMIT:g} s."
+    return {name: _find(vars(module), name, text, tree, path, errors, trouble) for name in names}
 
 
-def _find(namespace: dict[str, Any], name: str, text: str, path: Path, trouble: str) -> Found:
+#: Modules that notebooks imported from beside themselves: the next notebook may have another one of the same name.
+_BESIDE: set[str] = set()
+
+
+def _see_beside(path: Path) -> None:
+    """Let a notebook import modules that lie beside it, as it can where it is open."""
+    for name in _BESIDE:
+        sys.modules.pop(name, None)
+    _BESIDE.clear()
+    for folder in [one for one in sys.path if isinstance(one, _Beside)]:
+        sys.path.remove(folder)
+    folder = path.resolve().parent
+    if str(folder) in sys.path:
+        return
+    sys.path.insert(0, _Beside(folder))
+    sys.path_importer_cache.pop(str(folder), None)  # a file written a moment ago is seen
+    here = {one.stem for one in folder.glob("*.py")} | {one.parent.name for one in folder.glob("*/__init__.py")}
+    _BESIDE.update(name for name in here if name not in sys.modules)
+
+
+class _Beside(str):
+    """An entry of `sys.path` that a notebook brought, to be told from the others."""
+
+
+def _said(error: BaseException) -> str:
+    """What an exception says, also if it cannot."""
+    try:
+        return str(error)
+    except BaseException as another:
+        return f"(its message raised {type(another).__name__})"
+
+
+def _find(
+    namespace: dict[str, Any],
+    name: str,
+    text: str,
+    tree: ast.Module,
+    path: Path,
+    errors: dict[str, BaseException],
+    trouble: str,
+) -> Found:
+    if defined_twice(tree, name):
+        return Found(
+            reason=f"two cells of {path.name} define `{name}`, so a notebook runs neither. Delete one of them."
+        )
+    if name in errors:
+        why = f"{type(errors[name]).__name__}: {_said(errors[name])}"
+        return Found(reason=f"`{name}` in {path.name} uses names of other cells, and they cannot be had: {why}.")
     if callable(namespace.get(name)) or hasattr(namespace.get(name), "fn"):
         return Found(namespace[name])
     if trouble:
@@ -89,8 +149,7 @@ def _find(namespace: dict[str, Any], name: str, text: str, path: Path, trouble: 
         return Found(reason=f"the cell of `{name}` in {path.name} has a syntax error.")
     if re.search(rf"(def|class) {name}\b", text):
         return Found(
-            reason=f"`{name}` in {path.name} is part of an ordinary cell, because it uses a name from another cell or "
-            "shares its cell with other code. Keep the function alone in its cell, and put imports into the first one."
+            reason=f"`{name}` in {path.name} is defined inside other code. Keep the function at the left margin of its cell."
         )
     return Found(reason=f"{path.name} has no function `{name}`. Was it renamed or deleted?")
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from checks.answers.carry import Carried, carried, load_answers
-from checks.answers.notebook import function_text, notebook_path
+from checks.answers.notebook import function_text, notebook_path, read
 from checks.core.exercise import find
 
 __all__ = ["ROOTS", "NotYours", "Sources", "collect", "is_exercise", "needs_of", "source_of", "write"]
@@ -70,7 +70,7 @@ def collect() -> Sources:
             else:
                 lines.add(needed)
     for lab, texts in cells.items():
-        order = list(notebook_path(lab).read_text(encoding="utf-8").splitlines())
+        order = list(read(notebook_path(lab)).splitlines())
         place = {name: next(i for i, line in enumerate(order) if _defines(line, name)) for name in texts}
         body = "\n\n\n".join(texts[name] for name in sorted(texts, key=place.get))
         head = "\n".join(sorted(imports[lab], key=lambda line: (line.startswith("from ."), line)))
@@ -80,14 +80,14 @@ def collect() -> Sources:
 
 def source_of(lab: str, name: str) -> str:
     """A function's or class's text, as the learner wrote it."""
-    cell = function_text(notebook_path(lab).read_text(encoding="utf-8"), name)
+    cell = function_text(read(notebook_path(lab)), name)
     if not cell:
         raise NotYours(f"`{name}` has no cell of its own in lab {lab}.")
-    return cell.split("\n", 1)[1].rstrip()
+    return (cell.split("\n", 1)[1] if cell.startswith("@app.") else cell).rstrip()
 
 
 def _defines(line: str, name: str) -> bool:
-    return line.startswith((f"def {name}(", f"class {name}(", f"class {name}:"))
+    return line.lstrip().startswith((f"def {name}(", f"class {name}(", f"class {name}:"))
 
 
 def is_exercise(lab: str, name: str) -> bool:
@@ -108,7 +108,7 @@ def needs_of(lab: str, name: str, source: str) -> list[Any]:
             owner = namespace.get(node.value.id)
             if isinstance(owner, Carried):
                 needs.append((repr(owner).split()[-1].rstrip(">"), node.attr))
-    text = notebook_path(lab).read_text(encoding="utf-8")
+    text = read(notebook_path(lab))
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     own = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
     own |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)} | {name}

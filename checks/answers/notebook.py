@@ -6,11 +6,17 @@ on one that Python cannot parse.
 """
 
 import ast
+import codecs
+import contextlib
 import inspect
+import io
 import os
 import re
 import shutil
+import tempfile
+import textwrap
 import time
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +25,19 @@ from checks.catalogue import LABS
 from checks.core.exercise import lab_exercises
 from checks.core.places import untagged
 
-__all__ = ["LABS_DIR", "answer_source", "backup", "function_text", "notebook_path", "reset", "solve", "stub_source"]
+__all__ = [
+    "LABS_DIR",
+    "answer_source",
+    "backup",
+    "decode",
+    "function_text",
+    "notebook_path",
+    "read",
+    "reset",
+    "solve",
+    "stub_source",
+    "write_whole",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS_DIR = ROOT / "labs"
@@ -34,6 +52,62 @@ def notebook_path(lab: str, folder: Path | None = None) -> Path:
         return Path(folder) / name
     here = LABS_DIR / name
     return here if here.exists() else Path.cwd() / "labs" / name
+
+
+def decode(data: bytes) -> str:
+    """A notebook's bytes as text, as any editor may have saved them.
+
+    Args:
+        data: UTF-8, with or without a byte order mark; UTF-16 or UTF-32; or what a coding line says.
+
+    Returns:
+        The text, its lines ending in a newline alone.
+
+    Raises:
+        UnicodeDecodeError, SyntaxError: it is none of these.
+    """
+    marks = (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF32_LE, "utf-32"),  # begins like UTF-16's, so it is looked for first
+        (codecs.BOM_UTF32_BE, "utf-32"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    )
+    encoding = next((codec for mark, codec in marks if data.startswith(mark)), None)
+    if encoding is None and data[1:64:2].strip(b"\0") == b"" and len(data) > 2:
+        encoding = "utf-16-le"  # Latin letters, a zero behind each
+    if encoding is None:
+        encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+    return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read(path: Path) -> str:
+    """A notebook's text; see `decode`. Raises OSError where there is no such file."""
+    return decode(path.read_bytes())
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file's text at once: whoever looks, or cuts the power, finds the old one or the new one.
+
+    Lines end as they did in the old file. Raises OSError, and then the old file is untouched.
+    """
+    old = path.read_bytes() if path.exists() else b""
+    line_end = "\r\n" if b"\r\n" in old else "\n"
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".part", dir=path.parent)
+    try:
+        with open(handle, "w", encoding="utf-8", newline=line_end) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, name)
+        else:
+            os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
 
 
 @dataclass
@@ -128,9 +202,35 @@ def replace(text: str, name: str, source: str) -> str:
 
 
 def function_text(text: str, function: str) -> str:
-    """The cell that defines a function or class, as it stands in a notebook's text; "" if there is none."""
-    kinds = ("@app.function", "@app.class_definition")
-    return next((b.text for b in _blocks(text)[1:] if b.text.startswith(kinds) and b.defines(function)), "")
+    """Where a notebook's text defines a function or class: the statement, decorators included; "" if it does not.
+
+    Found at the top level and, as marimo saves what uses another cell's names, inside an ordinary cell; also a lambda
+    that is given a name.
+    """
+    for block in _blocks(text)[1:]:
+        if not re.search(rf"\b{re.escape(function)}\b", block.text):
+            continue  # parsing is what takes time
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            for node in ast.parse(block.text).body:
+                inside = node.body if isinstance(node, ast.FunctionDef) and _is_cell(node) else []
+                for one in (node, *inside):
+                    if function in _named(one):
+                        lines = block.text.splitlines(keepends=True)
+                        first = min([one.lineno, *(d.lineno for d in getattr(one, "decorator_list", []))]) - 1
+                        return textwrap.dedent("".join(lines[first : one.end_lineno]))
+    return ""
+
+
+def _is_cell(node: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator).split("(")[0] == "app.cell" for decorator in node.decorator_list)
+
+
+def _named(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return []
 
 
 def reset(text: str, lab: str, solution: ModuleType, only: str | None = None) -> str:

@@ -11,12 +11,12 @@ import hashlib
 import html
 import inspect
 import json
-import os
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from checks.answers.notebook import function_text, notebook_path
+from checks.answers.notebook import function_text, notebook_path, read, write_whole
 from checks.catalogue import LABS
 from checks.core.report import Report
 
@@ -47,9 +47,7 @@ def record(reports: Sequence[Report], answers: Sequence[Any]) -> None:
         with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError):
             known[report.name] = {"answer": _digest(inspect.getsource(inspect.unwrap(answer))), "state": report.state}
     with contextlib.suppress(OSError):
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
-        fresh.replace(path)  # whole or not at all: two labs may be open
+        write_whole(path, json.dumps(known, indent=1, sort_keys=True))  # two labs may be open
 
 
 def standing(lab: str) -> Standing:
@@ -57,8 +55,8 @@ def standing(lab: str) -> Standing:
     names = LABS[lab].needed
     known, passed = _load(_file(lab)), 0
     try:
-        text = notebook_path(lab).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        text = read(notebook_path(lab))
+    except (OSError, UnicodeDecodeError, SyntaxError):
         text = ""
     for name in names:
         source, verdict = function_text(text, name), known.get(f"{lab}.{name}")
@@ -103,6 +101,7 @@ def _load(path) -> dict[str, Any]:
 
 def _digest(source: str) -> str:
     """A digest of a function's code, the same from the notebook's file and from the running cell."""
-    (node,) = ast.parse(source).body
-    node.decorator_list = [d for d in node.decorator_list if not ast.unparse(d).startswith("app.")]
+    (node,) = ast.parse(textwrap.dedent(source)).body
+    if not isinstance(node, ast.Assign):  # a lambda with a name
+        node.decorator_list = [d for d in node.decorator_list if not ast.unparse(d).startswith("app.")]
     return hashlib.sha256(ast.unparse(node).encode()).hexdigest()[:20]

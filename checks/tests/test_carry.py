@@ -111,8 +111,9 @@ def _without(text: str) -> str:
 def _ordinary(text: str) -> str:
     """As marimo saves a function that uses a name of another cell."""
     inner = "".join(f"    {line}\n" for line in COUNTED.splitlines())
-    cell = f"@app.cell\ndef _(half):\n{inner}    return (corner_weights,)\n\n\n"
-    return _without(text).replace("if __name__", cell + "if __name__")
+    cell = f"@app.cell\ndef _(half):\n{inner}    return (corner_weights,)\n\n\n".replace("(x: float", "(x: half")
+    broken = "@app.cell\ndef _():\n    half = 1 / 0\n    return (half,)\n\n\n"
+    return _without(text).replace("if __name__", cell + broken + "if __name__")
 
 
 BROKEN = {
@@ -137,7 +138,11 @@ BROKEN = {
         True,
     ),
     "deleted": (_without, "01_bilinear.py has no function `corner_weights`. Was it renamed or deleted?", True),
-    "ordinary cell": (_ordinary, "`corner_weights` in 01_bilinear.py is part of an ordinary cell", True),
+    "ordinary cell": (
+        _ordinary,
+        "`corner_weights` in 01_bilinear.py uses names of other cells, and they cannot be",
+        True,
+    ),
     "unparsable cell": (_unparsable, "the cell of `corner_weights` in 01_bilinear.py has a syntax error", True),
     "no function": (
         lambda text: _without(text).replace("if __name__", "corner_weights = 3\n\n\nif __name__"),
