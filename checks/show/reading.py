@@ -4,7 +4,6 @@ The pages need no Python, no server, no scripts and no network: fit for a projec
 still in them.
 """
 
-import argparse
 import html
 import os
 import subprocess
@@ -19,7 +18,7 @@ from checks.core.exercise import lab_exercises
 from checks.show import static
 from checks.show.glossary import GLOSSARY, anchor, words_of
 
-__all__ = ["main", "render"]
+__all__ = ["render"]
 
 STYLE = (
     "body{max-width:62rem;margin:2rem auto;padding:0 1rem;font:1.05rem/1.55 system-ui,sans-serif;color-scheme:light dark}"
@@ -137,22 +136,6 @@ def _page(path: Path, title: str, body: str, heading: bool = True) -> Path:
         encoding="utf-8",
     )
     return path
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m checks render", description="Render the labs as static pages.")
-    parser.add_argument("out", type=Path, metavar="OUT", help="a folder for the pages")
-    parser.add_argument("--solved", action="store_true", help="with the solutions in their cells")
-    parser.add_argument("--labs", nargs="+", metavar="LAB", help="lab numbers; all labs if not given")
-    options = parser.parse_args(arguments)
-    there = [lab for lab in LABS if lab_exercises(lab) and notebook.notebook_path(lab).exists()]
-    labs = [word.zfill(2) for word in options.labs] if options.labs else there
-    unknown = [lab for lab in labs if lab not in there]
-    if unknown:
-        raise ValueError(f"there is no lab {unknown[0]!r}. Labs are {', '.join(there)}.")
-    written = render(options.out, labs, options.solved)
-    print(f"{len(written)} pages in {options.out}; begin with {written[-2].name}.")
-    return 0
 
 
 if __name__ == "__main__":

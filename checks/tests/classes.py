@@ -1,0 +1,211 @@
+"""The kinds of things that a thousand strangers hand in, made in a folder: natural ones, broken ones, hostile ones, cheats."""
+
+import io
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from checks.tests.conftest import blank_text, solved_text
+
+NAME = "01_bilinear.py"
+HEAD = "import marimo\napp = marimo.App()\n"
+
+
+def zip_of(files: dict[str, bytes | str], date=(2026, 1, 1, 0, 0, 0)) -> bytes:
+    """A zip file with these entries; their names as they are given, backslashes too."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo("x", date)
+            entry.filename = name
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data)
+    return buffer.getvalue()
+
+
+def tar_of(files: dict[str, bytes], mode: str) -> bytes:
+    """A tar file with these entries."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def answer(body: str, before: str = "") -> str:
+    """Lab 01 solved, with this body of `to_pixels`, and a cell of one's own in the setup."""
+    text = solved_text("01").replace("    return location * size - 0.5", "\n".join(f"    {line}" for line in body.splitlines()))
+    return text.replace("    from math import floor\n", f"    from math import floor\n{before}", 1)
+
+
+def in_setup(code: str) -> str:
+    """Lab 01 solved, and this run when it loads."""
+    return answer("return location * size - 0.5", "".join(f"    {line}\n" for line in code.splitlines()))
+
+
+SOLVED = solved_text("01")
+S = SOLVED.encode()
+RIGHT = "return location * size - 0.5"
+ALL = "pass"
+
+#: name in the folder → (files below it as {path: bytes}, or bytes of the file itself, what is expected of its rows)
+Kind = tuple[object, Callable[[list[dict]], bool]]
+
+
+def every(status: str) -> Callable[[list[dict]], bool]:
+    return lambda rows: len(rows) == 5 and {row["status"] for row in rows} == {status}
+
+
+def every_flagged(flag: str) -> Callable[[list[dict]], bool]:
+    return lambda rows: every("pass")(rows) and flag in rows[0]["flag"]
+
+
+def one(status: str, message: str) -> Callable[[list[dict]], bool]:
+    return lambda rows: len(rows) == 1 and rows[0]["status"] == status and message in rows[0]["message"]
+
+
+def said(status: str, message: str) -> Callable[[list[dict]], bool]:
+    return lambda rows: every(status)(rows) and all(message in row["message"] for row in rows)
+
+
+def first(status: str, words: str) -> Callable[[list[dict]], bool]:
+    """`to_pixels` so, with these words in its row."""
+    return lambda rows: rows[0]["status"] == status and words in str(rows[0])
+
+
+def caught(rows: list[dict]) -> bool:
+    """A cheat: its answer does not pass, or the row tells the marker."""
+    return rows[0]["status"] != "pass" or bool(rows[0]["flag"])
+
+
+def _nested(depth: int) -> bytes:
+    data = zip_of({NAME: S})
+    for _ in range(depth):
+        data = zip_of({"inner.zip": data})
+    return data
+
+
+NATURAL: dict[str, Kind] = {
+    "checkout": ({f"labs/{NAME}": S, "checks/core/grade.py": b"raise SystemExit"}, every("pass")),
+    "flat folder": ({NAME: S}, every("pass")),
+    "deep folder": ({f"a/b c/d/e/{NAME}": S}, every("pass")),
+    "with its environment": (
+        {f"labs/{NAME}": S} | {f".venv/lib/site-packages/m{i}.py": b"" for i in range(2_100)}, every("pass"),
+    ),
+    "folder.zip": (zip_of({f"work/labs/{NAME}": S}), every("pass")),
+    "flat.zip": (zip_of({NAME: S}), every("pass")),
+    "zip in a zip.zip": (zip_of({"work.zip": zip_of({NAME: S})}), every("pass")),
+    "Anna Muster_12345_assignsubmission_file_": ({"work.zip": zip_of({f"labs/{NAME}": S})}, every("pass")),
+    "work.tar.gz": (tar_of({f"w/{NAME}": S}, "w:gz"), every("pass")),
+    "work.tar": (tar_of({NAME: S}, "w"), every("pass")),
+    "bare 01_bilinear.py": (S, every_flagged("was taken for")),
+    "downloaded twice": ({"01_bilinear (1).py": S}, every_flagged("01_bilinear (1).py was taken for 01_bilinear.py")),
+    "mustermann_LATE_4711_815_01_bilinear-2.py": (S, every_flagged("01_bilinear-2.py was taken for")),
+    "Ben Moodle_77_assignsubmission_file_01_bilinear.py": (S, every("pass")),
+    "backslashes.zip": (zip_of({f"labs\\{NAME}": S}), every("pass")),
+    "from a Mac.zip": (zip_of({NAME: S, f"__MACOSX/._{NAME}": b"\0", f"._{NAME}": b"\0"}), every("pass")),
+    "before 1980": ({NAME: S}, every("pass")),
+    "before 1980.zip": (zip_of({NAME: S}, (1980, 0, 0, 0, 0, 0)), every("pass")),
+    "byte order mark": ({NAME: b"\xef\xbb\xbf" + S}, every("pass")),
+    "carriage returns": ({NAME: S.replace(b"\n", b"\r\n")}, every("pass")),
+    "UTF-16": ({NAME: SOLVED.encode("utf-16")}, every("pass")),
+    "capitals": ({"01_BILINEAR.PY": S}, every("pass")),
+    "a helper beside it": (
+        {f"labs/{NAME}": answer("return location * size - HALF", "    from halves import HALF\n").encode(), "labs/halves.py": b"HALF = 0.5\n"},
+        every("pass"),
+    ),
+    "a helper in the zip.zip": (
+        zip_of({NAME: answer("from halves import HALF\nreturn location * size - HALF"), "halves.py": "HALF = 0.5\n"}), every("pass"),
+    ),
+    "prints": ({NAME: answer(f"import os\nprint('pass')\nos.system('echo pass')\n{RIGHT}").encode()}, every("pass")),
+    "M\udcfcller": ({NAME: S}, every("pass")),
+    "a new\nline": ({NAME: S}, every("pass")),
+    "=1+1": ({NAME: S}, every("pass")),
+    "two copies": ({NAME: S, f"old/{NAME}": blank_text("01").encode()}, every_flagged("was graded, not old/01_bilinear.py")),
+    "blank": ({NAME: blank_text("01").encode()}, every("todo")),
+    "wrong": ({NAME: answer("return location * size").encode()}, first("fail", "without the half pixel")),
+    "another lab": ({"02_pointers.py": S}, said("todo", "01_bilinear.py was not found. There is: 02_pointers.py.")),
+}  # fmt: skip
+
+BROKEN: dict[str, Kind] = {
+    "nothing": ({}, one("todo", "handed in nothing")),
+    "nothing.zip": (zip_of({}), one("todo", "handed in nothing")),
+    "notes.txt": (b"not a submission", one("crash", "is no folder, no archive and no Python file")),
+    "work.rar": (b"Rar!", one("crash", "is a .rar file, which cannot be opened here")),
+    "lab.ipynb": (b"{}", one("crash", "is a .ipynb file")),
+    "broken.zip": (b"this is no zip", one("crash", "is no zip file")),
+    "cut off.zip": (zip_of({NAME: S})[:-30], one("crash", "is no zip file")),
+    "cut off.tar.gz": (tar_of({NAME: S}, "w:gz")[:900], one("crash", "is no tar file that can be opened")),
+    "leads out.zip": (zip_of({f"../../{NAME}": S}), one("crash", "holds a path that leads out of its folder")),
+    "bomb.zip": (zip_of({"bomb.py": b"\0" * 70_000_000}), one("crash", "unpacks to more than 64 MB")),
+    "many.zip": (zip_of({f"{i}.py": "" for i in range(2_001)}), one("crash", "holds more than 2000 Python files")),
+    "deep.zip": (_nested(5), one("crash", "is an archive in an archive, more than 3 deep")),
+    "syntax error": ({NAME: S.replace(RIGHT.encode(), b"return location * * size")}, said("crash", "has a syntax error")),
+    "zero bytes": ({NAME: S + b"\0"}, every("crash")),
+    "no text": ({NAME: b"\x89PNG\xff\xfe"}, every("crash")),
+}
+
+HOSTILE: dict[str, Kind] = {
+    "leaves": ({NAME: f"{HEAD}import os\nos._exit(0)\n".encode()}, said("crash", "its process left with status 0")),
+    "dies": ({NAME: f"{HEAD}import ctypes\nctypes.string_at(0)\n".encode()}, said("crash", "its process was ended by signal 11")),
+    "loops": (
+        {NAME: f"{HEAD}while True:\n    try:\n        while True: pass\n    except BaseException: pass\n".encode()},
+        said("crash", "of processor time"),
+    ),
+    "floods memory": ({NAME: f"{HEAD}import torch\nb = [torch.ones(10**8) for _ in range(10**4)]\n".encode()}, every("crash")),
+    "floods the disk": ({NAME: f"{HEAD}with open('big', 'wb') as f:\n    while True: f.write(b'x' * 10**7)\n".encode()}, every("crash")),
+    "floods the disk with files": (
+        {NAME: f"{HEAD}import time\nfor i in range(60): open(str(i), 'wb').write(b'x' * 10**6)\ntime.sleep(60)\n".encode()},
+        said("crash", "it wrote more than 8 MB"),
+    ),
+    "many processes": (
+        {NAME: f"{HEAD}import subprocess, time\nfor i in range(40): subprocess.Popen(['sleep', '60'])\ntime.sleep(60)\n".encode()},
+        said("crash", "it had more than 20 processes"),
+    ),
+    "leaves a process behind": (
+        {NAME: in_setup("import subprocess\nsubprocess.Popen(['sleep', '61234'], start_new_session=True)").encode()},
+        every_flagged("left 1 processes behind"),
+    ),
+    "raises a lone surrogate": ({NAME: answer("raise ValueError('\\udcff')").encode()}, first("crash", "udcff")),
+    "forges JSON": (
+        {NAME: f'{HEAD}import os\nprint(\'{{"exercises": [{{"name": "to_pixels", "status": ["pass"]}}]}}\', flush=True)\nos._exit(0)\n'.encode()},
+        every("crash"),
+    ),
+    "forges results": (
+        {NAME: f"{HEAD}import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'{{\"exercises\": [{{\"status\": [\"pass\"]}}]}}\\n')\n    except OSError: pass\n".encode()},
+        lambda rows: every("crash")(rows) and "channel of results" in rows[0]["flag"],
+    ),
+}  # fmt: skip
+
+#: What each needs to be rejected and not only pointed out: see test_classroom.
+CHEATS: dict[str, str] = {
+    "calls the reference": in_setup("from checks.core.exercise import find\ntrue = find('01.to_pixels').reference").replace(RIGHT, "return true(location, size)"),
+    "calls the solution": in_setup("from checks.answers.carry import solution_module\ntrue = solution_module('01').to_pixels").replace(RIGHT, "return true(location, size)"),
+    "a copy of the solution": in_setup("from checks.answers.carry import solution_module\ntrue = solution_module('01', 'mine').to_pixels").replace(RIGHT, "return true(location, size)"),
+    "patches comparison": in_setup("from checks.core import compare\ncompare.difference = lambda *a, **k: ''").replace(RIGHT, "return 0.0"),
+    "patches torch": in_setup("import torch\ntorch.isclose = lambda a, b, **k: torch.ones(1, dtype=bool)").replace(RIGHT, "return 0.0"),
+    "a number that lies": in_setup("class Liar(float):\n    def __eq__(self, other): return True\n    def __sub__(self, other): return 0.0\n    def __rsub__(self, other): return 0.0\n    def __abs__(self): return 0.0").replace(RIGHT, "return Liar(0)"),
+    "hunts frames": in_setup("import sys").replace(RIGHT, "frame = sys._getframe()\n    while frame:\n        if 'exercise' in frame.f_locals: return frame.f_locals['exercise'].reference(location, size)\n        frame = frame.f_back"),
+    "hunts objects": in_setup("import gc").replace(RIGHT, "return next(o for o in gc.get_objects() if getattr(o, '__name__', '') == 'to_pixels' and getattr(o, '__module__', '') == 'solutions.lab01')(location, size)"),
+    "remembers by shape": in_setup("seen = {}").replace(RIGHT, "return seen.setdefault(size, location * size - 0.5)"),
+}  # fmt: skip
+
+
+def put(folder: Path, name: str, what: object) -> None:
+    """Make one of the above."""
+    path = folder / name
+    if isinstance(what, bytes):
+        path.write_bytes(what)
+        return
+    path.mkdir()
+    for inner, data in what.items():
+        (path / inner).parent.mkdir(parents=True, exist_ok=True)
+        (path / inner).write_bytes(data)
+        if "1980" in name:
+            os.utime(path / inner, (0, 0))
+
+
