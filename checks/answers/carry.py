@@ -66,7 +66,8 @@ def load_answers(lab: str, path: Path | None = None) -> dict[str, Found]:
     except UnicodeDecodeError:
         return nothing("cannot be read: it is no text in UTF-8.")
     except SyntaxError as error:
-        return nothing(f"has a syntax error at line {error.lineno}: `{(error.text or '').strip()}`.")
+        where = f"at line {error.lineno}: `{(error.text or '').strip()}`" if error.lineno else f"({error.msg})"
+        return nothing(f"has a syntax error {where}.")
     except (ValueError, RecursionError, MemoryError) as error:  # a zero byte, or ten thousand brackets
         return nothing(f"cannot be read as Python: {error or type(error).__name__}.")
     lines = text.splitlines(keepends=True)

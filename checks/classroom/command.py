@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=float,
         default=limits.seconds,
-        help="processor time for each lab; by the clock three times as much",
+        help="processor time for each lab, and how long it may do nothing",
     )
     add("--memory-mb", type=int, default=limits.memory_mb, help="for all of a submission's processes")
     add("--output-mb", type=int, default=limits.output_mb, help="what a submission may write, in all")

@@ -17,7 +17,7 @@ class Limits:
     """What one submission may use. Times grow with MSDA_PATIENCE, as those of single checks do.
 
     Attributes:
-        seconds: processor time for each of its labs; by the clock three times as much, for code that sleeps.
+        seconds: processor time for each of its labs, and how long it may do nothing. Waiting for a processor is neither.
         memory_mb: address space of each of its processes, and memory of all of them together.
         output_mb: what it may write, all its files together.
         processes: how many it may have at a time; Triton's compiler is one or two.

@@ -129,19 +129,24 @@ def _mistakes(graded: Mapping[str, Sequence[Mapping]], entries: Mapping, columns
             for name, those in graded.items()
             for row in those
             if (row["lab"], row["exercise"]) == (lab, exercise) and row["status"] in ("fail", "crash")
+            if exercise in entries.get(name, {}).get("labs", {}).get(lab, {}).get("verdicts", {})  # it was graded
         ]
         if not wrong:
             continue
         body += f"<h3>{lab}.{_t(exercise)}: {len(wrong)} of {len(graded)}</h3><ul>"
-        for said, count in most((row["mistake"] or row["message"] for _, row in wrong), 3):
+        # Mistakes that have a name first: of these there is something to explain.
+        words = sorted(
+            (row["mistake"] or row["message"] for _, row in wrong),
+            key=lambda w: not any(row["mistake"] == w for _, row in wrong),
+        )
+        for said, count in sorted(most(words, 3), key=lambda one: -one[1]):
             example = next(name for name, row in wrong if (row["mistake"] or row["message"]) == said)
             named = any(row["mistake"] == said for _, row in wrong)
-            verdicts = entries.get(example, {}).get("labs", {}).get(lab, {}).get("verdicts", {})
-            code = verdicts.get(exercise, {}).get("code", "")
+            code = entries[example]["labs"][lab]["verdicts"][exercise]["code"]
             shown = (
                 f"<details><summary>an answer that does this</summary><pre>{_t(code)}</pre></details>" if code else ""
             )
-            body += f"<li>{count} × {'as it comes out ' if named else ''}{_t(said)}{shown}</li>"
+            body += f"<li>{count} × {'answers that come out ' if named else ''}{_t(said)}{shown}</li>"
         body += "</ul>"
     return f"<h2>What to explain again</h2>{body or '<p>Nothing that was handed in is wrong.</p>'}"
 

@@ -37,8 +37,11 @@ class Graded:
 
 def printable(text: Any, limit: int = TEXT_LIMIT) -> str:
     """Text from outside as one line that can be written anywhere: no lone surrogates, no control characters, not endless."""
-    one_line = " ".join(str(text).split())
-    safe = one_line.encode("utf-8", "backslashreplace").decode()
+    return _safe(" ".join(str(text).split()), limit)
+
+
+def _safe(line: str, limit: int = TEXT_LIMIT) -> str:
+    safe = line.encode("utf-8", "backslashreplace").decode()
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in safe)
     return safe if len(safe) <= limit else safe[: limit - 1] + "…"
 
@@ -77,7 +80,7 @@ def rows_of_lab(work: Work, lab: str, exercises: Sequence[str], answer: dict[str
         return [row(work.name, lab, one, "todo", not_found(work, lab)) for one in exercises], {"found": False}
     flags = [printable(note) for note in (*work.notes.get("", ()), *work.notes.get(lab, ()))]
     if answer["left"]:
-        flags.append(f"left {answer['left']} processes behind, which were ended")
+        flags.append(f"left {answer['left']} process{'es' * (answer['left'] > 1)} behind, ended with it")
     if answer["forged"]:
         flags.append("wrote to the channel of results, which only the grader may")
     log = {key: answer[key] for key in ("status", "stopped", "forged", "left", "seconds", "cpu")}
@@ -147,7 +150,7 @@ def _checked(text: str, exercises: Sequence[str]) -> dict[str, dict[str, Any]]:
                 "seconds": round(float(seconds), 4),
                 "mistake": printable(mistake or ""),
                 "checks": [(c["status"], printable(c["message"])) for c in one["checks"]],
-                "words": "\n".join(printable(line) for line in one["words"].split("\n")),
+                "words": "\n".join(_safe(line) for line in one["words"].split("\n")),
                 "code": one.get("code", "").encode("utf-8", "backslashreplace").decode(),
             }
         return found if len(graded) == len(exercises) and set(found) == set(exercises) else {}

@@ -86,7 +86,11 @@ def find_submissions(folder: Path, without: Sequence[Path] = ()) -> list[Submiss
     found, files, ours = [], {}, {path.absolute() for path in without}
     for path in sorted(folder.iterdir(), key=lambda one: os.fsencode(one.name)):
         name = readable(path.name)
-        if path.name.startswith(".") or path.name in ("__MACOSX", "Thumbs.db", "desktop.ini") or path.absolute() in ours:
+        if (
+            path.name.startswith(".")
+            or path.name in ("__MACOSX", "Thumbs.db", "desktop.ini")
+            or path.absolute() in ours
+        ):
             continue
         if path.is_symlink():
             found.append(Submission(name, problem="is a link, which is not followed."))

@@ -168,7 +168,7 @@ def grade_submission(
         open_labs = [lab for lab in there if lab not in answers]
         try:
             with _lent(labs, limits, kind) as nursery:
-                for answer in nursery.ask({**request, "labs": open_labs}, 4 * seconds + 120):
+                for answer in nursery.ask({**request, "labs": open_labs}, 25 * seconds + 300):
                     answers[answer["lab"]] = answer
                     if answer["spoiled"]:
                         raise _Died("what a submission left could not be removed")

@@ -38,7 +38,9 @@ def tar_of(files: dict[str, bytes], mode: str) -> bytes:
 
 def answer(body: str, before: str = "") -> str:
     """Lab 01 solved, with this body of `to_pixels`, and a cell of one's own in the setup."""
-    text = solved_text("01").replace("    return location * size - 0.5", "\n".join(f"    {line}" for line in body.splitlines()))
+    text = solved_text("01").replace(
+        "    return location * size - 0.5", "\n".join(f"    {line}" for line in body.splitlines())
+    )
     return text.replace("    from math import floor\n", f"    from math import floor\n{before}", 1)
 
 
@@ -144,7 +146,10 @@ BROKEN: dict[str, Kind] = {
     "bomb.zip": (zip_of({"bomb.py": b"\0" * 70_000_000}), one("crash", "unpacks to more than 64 MB")),
     "many.zip": (zip_of({f"{i}.py": "" for i in range(2_001)}), one("crash", "holds more than 2000 Python files")),
     "deep.zip": (_nested(5), one("crash", "is an archive in an archive, more than 3 deep")),
-    "syntax error": ({NAME: S.replace(RIGHT.encode(), b"return location * * size")}, said("crash", "has a syntax error")),
+    "syntax error": (
+        {NAME: S.replace(RIGHT.encode(), b"return location * * size")},
+        said("crash", "has a syntax error"),
+    ),
     "zero bytes": ({NAME: S + b"\0"}, every("crash")),
     "no text": ({NAME: b"\x89PNG\xff\xfe"}, every("crash")),
 }
@@ -154,8 +159,9 @@ HOSTILE: dict[str, Kind] = {
     "dies": ({NAME: f"{HEAD}import ctypes\nctypes.string_at(0)\n".encode()}, said("crash", "its process was ended by signal 11")),
     "loops": (
         {NAME: f"{HEAD}while True:\n    try:\n        while True: pass\n    except BaseException: pass\n".encode()},
-        said("crash", "of processor time"),
+        said("crash", "s of processor time"),
     ),
+    "sleeps": ({NAME: f"{HEAD}import time\ntime.sleep(600)\n".encode()}, said("crash", "s in which it did nothing")),
     "floods memory": ({NAME: f"{HEAD}import torch\nb = [torch.ones(10**8) for _ in range(10**4)]\n".encode()}, every("crash")),
     "floods the disk": ({NAME: f"{HEAD}with open('big', 'wb') as f:\n    while True: f.write(b'x' * 10**7)\n".encode()}, every("crash")),
     "floods the disk with files": (
@@ -168,7 +174,7 @@ HOSTILE: dict[str, Kind] = {
     ),
     "leaves a process behind": (
         {NAME: in_setup("import subprocess\nsubprocess.Popen(['sleep', '61234'], start_new_session=True)").encode()},
-        every_flagged("left 1 processes behind"),
+        every_flagged("left 1 process behind"),
     ),
     "raises a lone surrogate": ({NAME: answer("raise ValueError('\\udcff')").encode()}, first("crash", "udcff")),
     "forges JSON": (
@@ -207,5 +213,3 @@ def put(folder: Path, name: str, what: object) -> None:
         (path / inner).write_bytes(data)
         if "1980" in name:
             os.utime(path / inner, (0, 0))
-
-
