@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from checks.catalogue import LABS
+from checks.catalogue import LABS, lab_number
 
 __all__ = ["main"]
 
@@ -105,14 +105,13 @@ def main(arguments: list[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else 0
 
 
-def lab_number(word: str) -> str:
-    """The number of a lab as the catalogue has it. Raises ValueError."""
-    lab = word.zfill(2)
-    if lab not in LABS:
-        raise ValueError(
-            f"there is no lab {word!r}. Labs are 1 to {len(LABS)}; other commands are doctor, reset, class and render."
-        )
-    return lab
+def _lab(word: str) -> str:
+    """The number of a lab; where a command may have been meant, the message names them."""
+    try:
+        return lab_number(word)
+    except ValueError:
+        labs = f"Labs are 1 to {len(LABS)}; other commands are doctor, reset, class and render."
+        raise ValueError(f"there is no lab {word!r}. {labs}") from None
 
 
 def _seed(text: str) -> int:
@@ -187,7 +186,7 @@ def _silence(wanted: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    labs = [lab_number(word) for word in options.labs]
+    labs = [_lab(word) for word in options.labs]
     if options.timing and (options.json or options.seed is not None):
         raise ValueError("--timing goes with neither --json nor --seed: it prints its own table.")
     if options.file is not None:
@@ -197,10 +196,9 @@ def _grade(options: argparse.Namespace) -> int:
     _device()
     with _silence(options.json) as say:
         from checks.answers.grading import grade_lab
-        from checks.core.exercise import lab_exercises
         from checks.core.report import as_json, as_text
 
-        labs = labs or [lab for lab in LABS if lab_exercises(lab)]
+        labs = labs or list(LABS)
         if options.timing:
             return _timing(labs)
         reports = {lab: grade_lab(lab, options.file, options.solutions, options.seed) for lab in labs}
@@ -251,7 +249,7 @@ def _reset(options: argparse.Namespace) -> int:
     from checks.answers import notebook
     from checks.answers.carry import solution_module
 
-    lab = lab_number(options.lab)
+    lab = _lab(options.lab)
     path = options.file or notebook.notebook_path(lab)
     _is_file(path)
     only = options.exercise.split(".")[-1] if options.exercise else None

@@ -46,7 +46,7 @@ _CELL = re.compile(r"^(@app\.(function|cell|class_definition)|with app\.setup|ap
 
 def notebook_path(lab: str, folder: Path | None = None) -> Path:
     """Where the notebook of a lab lies: in the folder that `MSDA_LABS` names, in the checkout, or in `labs` here."""
-    name = f"{LABS[lab][0]}.py"
+    name = f"{LABS[lab].notebook}.py"
     folder = folder or os.environ.get("MSDA_LABS")
     if folder is not None:
         return Path(folder) / name

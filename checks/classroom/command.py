@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from checks.catalogue import LABS
+from checks.catalogue import LABS, lab_number
 from checks.classroom.limits import Limits
 
 __all__ = ["arguments", "run"]
@@ -94,8 +94,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _labs(words: Sequence[str] | None) -> list[str]:
-    from checks.cli import lab_number
-
     return list(dict.fromkeys([lab_number(word) for word in words] if words else LABS))
 
 

@@ -25,7 +25,7 @@ def feedback(rows: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> str
     for lab in dict.fromkeys(row["lab"] for row in rows):
         those = [row for row in rows if row["lab"] == lab]
         passed = sum(row["status"] == "pass" for row in those)
-        lines += [f"Lab {lab} · {LABS[lab][1]}: {passed} of {len(those)}", ""]
+        lines += [f"Lab {lab} · {LABS[lab].title}: {passed} of {len(those)}", ""]
         verdicts = entry.get("labs", {}).get(lab, {}).get("verdicts", {})
         if not verdicts:
             lines += [f"  {those[0]['message']}", ""]

@@ -55,7 +55,7 @@ def doubts(lab: str, work: Work) -> list[str]:
 @functools.cache
 def _usual(lab: str) -> frozenset[str]:
     with contextlib.suppress(OSError, SyntaxError):
-        return frozenset(_reached((LABS_DIR / f"{LABS[lab][0]}.py").read_text(encoding="utf-8")))
+        return frozenset(_reached((LABS_DIR / f"{LABS[lab].notebook}.py").read_text(encoding="utf-8")))
     return frozenset()
 
 

@@ -84,7 +84,7 @@ def _grade(lab: str, request: dict[str, Any], channel: socket.socket) -> dict[st
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(data))
     kept = _disk(home)
-    answer = _watch(lab, home, home / "labs" / f"{LABS[lab][0]}.py", limits, channel, kept)
+    answer = _watch(lab, home, home / "labs" / f"{LABS[lab].notebook}.py", limits, channel, kept)
     return {**answer, "lab": lab, "spoiled": not (_end_all() and _wipe(home))}
 
 

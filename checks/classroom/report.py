@@ -161,7 +161,7 @@ def _time(graded: Mapping[str, Sequence[Mapping]], entries: Mapping) -> str:
         return ""
     longest = max(map(sum, spent.values())) or 1.0
     body = "".join(
-        f"<tr><td>{lab} {_t(LABS[lab][1])}</td><td>{sum(times):.1f} s</td><td>{sorted(times)[len(times) // 2]:.1f} s</td>"
+        f"<tr><td>{lab} {_t(LABS[lab].title)}</td><td>{sum(times):.1f} s</td><td>{sorted(times)[len(times) // 2]:.1f} s</td>"
         f'<td>{max(times):.1f} s</td><td><span class="bar" style="width:{20 * sum(times) / longest:.2f}em"></span></td></tr>'
         for lab, times in sorted(spent.items())
     )

@@ -142,10 +142,10 @@ def _opens(name: str) -> bool:
 
 def lab_of(name: str) -> str | None:
     """The lab whose notebook a file's name says it is: "01_bilinear.py", "01_bilinear (1).py", "anna_12_34_01_bilinear-2.py"."""
-    for lab, (notebook, _) in LABS.items():
+    for lab, one in LABS.items():
         rest = r"([ _.-]*(\(\d+\)|copy|kopie|copie|final|\d+))*"
         if re.fullmatch(
-            rf"(.*[^0-9a-z])?{lab.lstrip('0')}_{notebook[3:]}{rest}\.py", name.lower().replace(lab, lab.lstrip("0"))
+            rf"(.*[^0-9a-z])?{lab.lstrip('0')}_{one.notebook[3:]}{rest}\.py", name.lower().replace(lab, lab.lstrip("0"))
         ):
             return lab
     return None
@@ -251,7 +251,7 @@ def _arrange(work: Work, files: dict[PurePosixPath, bytes]) -> None:
         if lab is not None:
             candidates.setdefault(lab, []).append(path)
     for lab, paths in candidates.items():
-        name = f"{LABS[lab][0]}.py"
+        name = f"{LABS[lab].notebook}.py"
         # The plain name first, then the shallowest; of copies that a browser numbered, the last.
         best, *others = sorted(
             paths, key=lambda p: (p.name != name, len(p.parts), [-n for n in _numbers(p.stem)], str(p))
@@ -286,7 +286,7 @@ def _beside(work: Work, home: PurePosixPath, path: PurePosixPath, data: bytes) -
 def not_found(work: Work, lab: str) -> str:
     """What to say of a lab that was not handed in."""
     there = f" There is: {', '.join(_few(work.seen))}." if work.seen else ""
-    return f"{LABS[lab][0]}.py was not found.{there}"
+    return f"{LABS[lab].notebook}.py was not found.{there}"
 
 
 def _few(names: Sequence[str], most: int = 4) -> list[str]:

@@ -154,7 +154,7 @@ def grade_submission(
     if graded is not None:
         return graded
     limits, kind, expected = limits or Limits(), sandbox.choose(wish), expected_of(labs)
-    files = {f"{LABS[lab][0]}.py": data for lab, data in work.notebooks.items()} | work.beside
+    files = {f"{LABS[lab].notebook}.py": data for lab, data in work.notebooks.items()} | work.beside
     there = [lab for lab in labs if lab in work.notebooks]
     seconds = limits.seconds * max(patience, 0.001)
     request = {

@@ -200,7 +200,7 @@ def test_feedback_has_the_verdict_and_no_solution(run):
     [
         (["nowhere", "--csv", "x.csv"], "there is no folder nowhere."),
         ([__file__, "--csv", "x.csv"], "is a file. Name the folder"),
-        ([".", "--csv", "x.csv", "--labs", "99"], "there is no lab '99'."),
+        ([".", "--csv", "x.csv", "--labs", "99"], "there is no lab '99'"),
         ([".", "--csv", "nosuch/x.csv", "--labs", "1"], "nosuch/x.csv cannot be written: No such file or directory."),
         ([".", "--csv", ".", "--labs", "1"], "is a folder. Name a file for the rows."),
         ([".", "--csv", "x.csv", "--seconds", "0"], "--seconds must be a number above 0, got 0."),
