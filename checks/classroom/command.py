@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("grading a class needs Linux, macOS or WSL: its processes are forked.")
     from checks.classroom.submissions import find_submissions
 
-    own = [options.csv, options.csv.with_name(options.csv.name + ".log.jsonl"), options.report, options.feedback]
+    own = [options.csv, Path(f"{options.csv}.log.jsonl"), options.report, options.feedback]
     submissions = find_submissions(options.folder, [path for path in own if path is not None])
     labs = _labs(options.labs)
     for path in (options.report, options.feedback):

@@ -171,7 +171,7 @@ class Ledger:
     """
 
     def __init__(self, path: Path, expected: dict[str, list[str]], resume: bool = False):
-        self.path, self.log_path = path, path.with_name(path.name + ".log.jsonl")
+        self.path, self.log_path = path, Path(f"{path}.log.jsonl")
         self._expected = [(lab, one) for lab, those in expected.items() for one in those]
         self.entries: dict[str, dict[str, Any]] = {}
         self.rows: dict[str, list[dict[str, Any]]] = {}
@@ -238,7 +238,7 @@ class Ledger:
         data = self._csv.read()
         text = data[: data.rfind(b"\n") + 1].decode("utf-8", "replace")
         lines = list(csv.reader(io.StringIO(text, newline="")))
-        if lines and tuple(lines[0]) != FIELDS:
+        if data and (tuple(lines[0]) != FIELDS if lines else not _line(FIELDS).startswith(data)):
             raise ValueError(f"{self.path} has other columns than this course's rows: it cannot be gone on with.")
         for line in lines[1:]:
             if len(line) == len(FIELDS):

@@ -52,6 +52,7 @@ def in_setup(code: str) -> str:
 SOLVED = solved_text("01")
 S = SOLVED.encode()
 RIGHT = "return location * size - 0.5"
+WRONG = blank_text("01").replace('raise NotImplementedError("01.to_pixels")', "return location * size")
 ALL = "pass"
 
 #: name in the folder → (files below it as {path: bytes}, or bytes of the file itself, what is expected of its rows)
@@ -129,7 +130,7 @@ NATURAL: dict[str, Kind] = {
     "=1+1": ({NAME: S}, every("pass")),
     "two copies": ({NAME: S, f"old/{NAME}": blank_text("01").encode()}, every_flagged("was graded, not old/01_bilinear.py")),
     "blank": ({NAME: blank_text("01").encode()}, every("todo")),
-    "wrong": ({NAME: answer("return location * size").encode()}, first("fail", "without the half pixel")),
+    "wrong": ({NAME: WRONG.encode()}, first("fail", "without the half pixel")),
     "another lab": ({"02_pointers.py": S}, said("todo", "01_bilinear.py was not found. There is: 02_pointers.py.")),
 }  # fmt: skip
 
