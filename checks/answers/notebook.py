@@ -22,7 +22,6 @@ from pathlib import Path
 from types import ModuleType
 
 from checks.catalogue import LABS
-from checks.core.exercise import lab_exercises
 from checks.core.places import untagged
 
 __all__ = [
@@ -235,23 +234,23 @@ def _named(node: ast.stmt) -> list[str]:
 
 def reset(text: str, lab: str, solution: ModuleType, only: str | None = None) -> str:
     """A notebook's text with its exercises, or one of them, back at their stubs."""
-    for exercise in _chosen(lab, only):
-        text = replace(text, exercise.name, stub_source(exercise.function, solution))
+    for function in _chosen(lab, only):
+        text = replace(text, f"{lab}.{function}", stub_source(function, solution))
     return text
 
 
 def solve(text: str, lab: str, solution: ModuleType, only: str | None = None) -> str:
     """A notebook's text with the solutions' answers in their cells."""
-    for exercise in _chosen(lab, only):
-        text = replace(text, exercise.name, answer_source(exercise.function, solution))
+    for function in _chosen(lab, only):
+        text = replace(text, f"{lab}.{function}", answer_source(function, solution))
     return text
 
 
-def _chosen(lab: str, only: str | None):
-    exercises = lab_exercises(lab)
-    chosen = [e for e in exercises if only is None or e.function == only]
+def _chosen(lab: str, only: str | None) -> list[str]:
+    exercises = LABS[lab].exercises
+    chosen = [function for function in exercises if only is None or function == only]
     if not chosen:
-        raise ValueError(f"lab {lab} has no exercise {only!r}. It has {', '.join(e.function for e in exercises)}.")
+        raise ValueError(f"lab {lab} has no exercise {only!r}. It has {', '.join(exercises)}.")
     return chosen
 
 
