@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=["process"],
         metavar="WHERE",
-        help="process: on this machine; dask ADDRESS: on the workers of this scheduler (extra: dask)",
+        help="process: on this machine; dask ADDRESS: on the workers of this scheduler (group: dask)",
     )
     add("--dask", metavar="ADDRESS", help="short for --executor dask ADDRESS")
     add("--workers", type=int, metavar="N", help="how many submissions at a time; as many as processors if not given")
@@ -120,7 +120,9 @@ def _scheduler(address: str | None) -> Iterator[tuple[Executor | None, int | Non
     try:
         from distributed import Client
     except ImportError:
-        raise ValueError("--executor dask needs the dask extra: `pip install -e .[dask]`.") from None
+        raise ValueError(
+            "--executor dask needs the dask group: `uv sync --group dask`, or `pip install --group dask`."
+        ) from None
     try:
         client = Client(address, timeout=10, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:

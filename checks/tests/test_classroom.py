@@ -504,7 +504,7 @@ def test_bubblewrap_keeps_it_in(confined, name):
 
 @pytest.fixture
 def distributed():
-    return pytest.importorskip("distributed", reason="not run: needs the dask extra")
+    return pytest.importorskip("distributed", reason="not run: needs the dask group")
 
 
 def test_a_local_cluster(distributed, tmp_path):
