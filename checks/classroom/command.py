@@ -77,7 +77,11 @@ def run(options: argparse.Namespace) -> int:
     from checks.classroom.results import Ledger, expected_of
 
     kind = sandbox.choose(options.sandbox) if address is None else options.sandbox
-    note = sandbox.protection(kind) if address is None else f"Sandbox: {kind}, as each worker of {address} has it."
+    note = (
+        sandbox.protection(kind, options.sandbox)
+        if address is None
+        else f"Sandbox: {kind}, as each worker of {address} has it."
+    )
     expected = expected_of(labs)
     with _scheduler(address) as (executor, workers):
         ledger = Ledger(options.csv, expected, options.resume)

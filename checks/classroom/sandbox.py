@@ -74,12 +74,12 @@ def _trouble() -> str:
     return f"it is not allowed here ({said})" if done.returncode else ""
 
 
-def protection(sandbox: str) -> str:
-    """One line for whoever grades: what is protected, and what is not."""
+def protection(sandbox: str, wish: str = "auto") -> str:
+    """One line for whoever grades: what is protected, and what is not; `wish` is what was asked for."""
     if sandbox == "bwrap":
         return "Sandbox: bubblewrap. Read-only view without your files, no network, own processes and temporary folder."
     return (
-        f"Sandbox: none ({_trouble() or 'as asked'}). Limits on time, memory, processes and output hold, but a submission can read "
+        f"Sandbox: none ({'as asked' if wish == 'none' else _trouble()}). Limits on time, memory, processes and output hold, but a submission can read "
         "and change what you can, and use the network. Grade only people you trust, or grade in a container."
     )
 
