@@ -124,10 +124,10 @@ LABS: dict[str, Lab] = {
         title="Concurrent writes",
         question="What if two programs add to one pixel?",
         writes="atomics, and the backward kernel",
-        minutes=60,
+        minutes=70,
         gpu="runs it too",
         exercises=(
-            "histogram_kernel", "merge_then_add_kernel", "msda_bwd_kernel", "msda_backward", "msda_bwd_merged_kernel",
+            "histogram_kernel", "merge_then_add_kernel", "deterministic_sum", "msda_bwd_kernel", "msda_backward", "msda_bwd_merged_kernel",
         ),
         stretch=("msda_bwd_merged_kernel",),
     ),
@@ -151,8 +151,8 @@ LABS: dict[str, Lab] = {
         writes="autograd, checks, a module; a trained detector",
         minutes=60,
         gpu="races and trains faster",
-        exercises=("check_inputs", "MSDAFunction", "MyMSDeformAttn", "tile_queries"),
-        stretch=("tile_queries",),
+        exercises=("check_inputs", "MSDAFunction", "MyMSDeformAttn", "register", "tile_queries"),
+        stretch=("register", "tile_queries"),
     ),
 }  # fmt: skip
 

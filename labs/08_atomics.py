@@ -21,8 +21,9 @@ def _():
             "say how an update gets lost, inside a program and between programs, and show one",
             "use atomics where many write, plain stores where one does, and no more order than is needed",
             "write the whole backward pass as one kernel: three gradients, one scatter",
+            "make a sum that has the same bits in any order, and say what it costs",
         ],
-        minutes=60,
+        minutes=70,
         gpu="with a GPU, each kernel that is right on the CPU is run on the GPU as well",
     )
     return
@@ -373,6 +374,98 @@ def _(sum_dtype, sum_terms):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
+    ## 3 · The same bits, in any order
+
+    Sometimes that is not good enough: a test that compares bits, a training that must be repeated exactly. PyTorch has a
+    switch for it, `torch.use_deterministic_algorithms(True)`, and an operator that adds by float atomics has to raise an
+    error there, or have another way. The other way exists. Write it down in PyTorch first, as the sum of pairs (place,
+    weight): whatever the order in which the pairs come, the result has the same bits.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    guess_bits = checks.predict(
+        "Float32 weights, added up in float64 and rounded to float32 once at the end. Does the order of additions still show?",
+        ["never: float64 has bits enough", "it can, where large weights cancel", "always"],
+    )
+    guess_bits
+    return (guess_bits,)
+
+
+@app.cell(hide_code=True)
+def _(guess_bits):
+    checks.reveal(
+        guess_bits,
+        right="it can, where large weights cancel",
+        because={
+            "never: float64 has bits enough": "It has 53. Add 1e20, 1 and -1e20: whether the 1 survives depends on who comes when.",
+            "it can, where large weights cancel": "1e20 + 1 - 1e20 is 0, and 1e20 - 1e20 + 1 is 1. Rarer is not never: a bug that shows once in a thousand runs is the worse one.",
+            "always": "Mostly the one rounding at the end hides it. That makes it hard to notice, not right.",
+        },
+    )
+    return
+
+
+@app.function
+def deterministic_sum(index: torch.Tensor, weight: torch.Tensor, size: int) -> torch.Tensor:
+    """out[index[n]] += weight[n] into zeros: the same bits in whatever order the pairs come.
+
+    Args:
+        index: (N,), int64, from 0 to size - 1, in any order; a place may come often, or never.
+        weight: (N,), float32, finite, of any size and sign. N is below 2^20, and may be 0.
+        size: how many places there are.
+
+    Returns:
+        (size,), float32: each within 2^-20 of its exact sum, relative to the largest weight of that place times their number.
+    """
+    raise NotImplementedError("08.deterministic_sum")
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.grade("08.deterministic_sum", lambda: deterministic_sum)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.hints("08.deterministic_sum")
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    def _draw(summed):
+        _draws = torch.Generator().manual_seed(3)
+        _index, _weight = torch.zeros(500, dtype=torch.int64), torch.randn(500, generator=_draws)
+        _orders = [torch.randperm(500, generator=_draws) for _ in range(60)]
+        _ways = {
+            "float32, as they come": lambda i, w: torch.zeros(1).index_add(0, i, w),
+            "yours": lambda i, w: summed(i, w, 1),
+        }
+        _rows = []
+        for _name, _way in _ways.items():
+            _sums = [_way(_index[_order], _weight[_order]).item() for _order in _orders]
+            _off = max(abs(_sum - _weight.double().sum().item()) for _sum in _sums)
+            _rows.append(f"| {_name} | {len(set(_sums))} | {_off:.1e} |")
+        return mo.md(
+            "500 numbers in 60 orders:\n\n| added | different sums | largest error |\n|:--|--:|--:|\n"
+            + "\n".join(_rows)
+            + "\n\nA kernel does the same with `tl.atomic_add` on int64, which is one instruction everywhere. What it costs is a "
+            "gradient of twice the bytes, and knowing the unit before the first addition: `msda_core` does it under "
+            "`deterministic=True`."
+        )
+
+
+    checks.when_passed("08.deterministic_sum", lambda: deterministic_sum, _draw)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
     ## How much order do you need?
 
     An atomic can do a second thing: say in which order *other* writes become visible. One that **releases** publishes what its
@@ -461,7 +554,7 @@ def _(atomic_dtype, atomic_target, guess_order):
 @app.cell(hide_code=True)
 def _():
     mo.md(r"""
-    ## 3 · The whole backward pass
+    ## 4 · The whole backward pass
 
     Lab 7's three gradients, with $g$ the gradient of one row of the output, $v_{ij}$ the four pixels of a point,
     $w_{ij} = w^x_i \, w^y_j$ their weights, $a$ the attention weight, and $s_{ij} = g \cdot v_{ij}$:
@@ -565,7 +658,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## 4 · Its launcher
+    ## 5 · Its launcher
 
     What is left is ordinary Python, and easy to get wrong. What must be in a buffer before the first addition? `grad_out` is
     not always contiguous: the gradient of a sum is one number, expanded. And a batch may have no query at all.
@@ -618,7 +711,7 @@ def _():
       can be found without ever going wrong. Reading a sum while others still add to it is one.
     - An element with one writer wants a store. An element with many wants an atomic, relaxed, and as few of them as
       merging leaves.
-    - Atomics make a sum complete, not repeatable.
+    - Atomics make a sum complete, not repeatable. Whole numbers, or a fixed order, make it that.
 
     You now have both directions of the operator. In the next lab, your kernel's own instructions decide in which dtype
     `grad_value` should be summed.
@@ -691,7 +784,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    checks.closing("08", lambda: (histogram_kernel, merge_then_add_kernel, msda_bwd_kernel, msda_backward, msda_bwd_merged_kernel))
+    checks.closing("08", lambda: (histogram_kernel, merge_then_add_kernel, deterministic_sum, msda_bwd_kernel, msda_backward, msda_bwd_merged_kernel))
     return
 
 

@@ -334,6 +334,90 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
+    ## 4 · One operation for compilers, too
+
+    `torch.compile` reads Python and replaces it. Your launcher it cannot read: it ends in a launch. So it breaks the model in
+    two there, or gives up (`fullgraph=True`). `torch.library.custom_op` makes the launcher an operator of PyTorch's own kind,
+    and then a compiler does not look inside, if you tell it three things:
+
+    - a **fake kernel**: what comes out, its shape, dtype and strides, without computing it. It gets tensors without numbers;
+    - the **gradients**: `register_autograd(backward, setup_context=…)`, as in section 2, and the backward has to be an operator
+      with a fake kernel as well, since a compiler follows it there;
+    - which inputs are changed: none (`mutates_args=()`), and that has to be true.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    guess_strides = checks.predict(
+        "`value` is a transposed view. The real backward returns a contiguous `grad_value`; its fake kernel returns `torch.empty_like(value)`. What is wrong with that?",
+        ["nothing: shape and dtype are right", "empty_like keeps the strides of the view", "empty_like is not allowed in a fake kernel"],
+    )
+    guess_strides
+    return (guess_strides,)
+
+
+@app.cell(hide_code=True)
+def _(guess_strides):
+    _view = torch.empty(1, 2, 8, 4).transpose(1, 2)
+    checks.reveal(
+        guess_strides,
+        right="empty_like keeps the strides of the view",
+        because={
+            "nothing: shape and dtype are right": "Compiled code goes on with the strides that were promised, and reads the numbers in the wrong order, or stops with an assertion.",
+            "empty_like keeps the strides of the view": f"`torch.empty_like` of a dense tensor copies its strides: {tuple(torch.empty_like(_view).stride())} here, where a contiguous one has {tuple(_view.contiguous().stride())}. `new_empty(shape)` is contiguous.",
+            "empty_like is not allowed in a fake kernel": "It is, and often it is right. Here the real kernel does not do the same.",
+        },
+    )
+    return
+
+
+@app.function
+def register(name: str) -> torch.library.CustomOpDef:
+    """Register your two kernels with PyTorch, so that compilers see one operation where they cannot look inside.
+
+    Args:
+        name: "namespace::operator", not taken yet; the gradients may be an operator of their own, f"{name}_backward".
+
+    Returns:
+        The operator, made by `torch.library.custom_op`. It is called as `lab05.msda_forward` and differentiated once, by
+        `lab08.msda_backward`. Neither changes an input. What it returns has the shape, dtype and strides that its fake
+        kernels promise, whatever the strides of its inputs.
+    """
+    raise NotImplementedError("10.register")
+
+
+@app.cell(hide_code=True)
+def _(files):
+    files
+    checks.grade("10.register", lambda: register)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    checks.hints("10.register")
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    run_compile = mo.ui.run_button(label="Compile a layer around it (half a minute)")
+    run_compile
+    return (run_compile,)
+
+
+@app.cell(hide_code=True)
+def _(files, run_compile):
+    files
+    mo.md(shipping.compiled_in_notebook(register)) if run_compile.value else mo.md("*What PyTorch's own checks and `torch.compile(fullgraph=True)` say shows here.*")
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
     ## Is it fit to ship?
 
     Verdicts ask whether you understood. Whoever installs your operator asks something else: does it hold at 71 channels, at
@@ -601,7 +685,7 @@ def _():
 @app.cell(hide_code=True)
 def _(files):
     files
-    checks.closing("10", lambda: (check_inputs, MSDAFunction, MyMSDeformAttn, tile_queries))
+    checks.closing("10", lambda: (check_inputs, MSDAFunction, MyMSDeformAttn, register, tile_queries))
     return
 
 

@@ -52,6 +52,24 @@ def merge_then_add_kernel(index_ptr, weight_ptr, out_ptr, N, BLOCK: tl.constexpr
     tl.atomic_add(out_ptr + index, total, mask=mask & (first == lane), sem="relaxed")  # @atomic_add
 
 
+def deterministic_sum(index: torch.Tensor, weight: torch.Tensor, size: int) -> torch.Tensor:
+    """out[index[n]] += weight[n] into zeros: the same bits in whatever order the pairs come.
+
+    Args:
+        index: (N,), int64, from 0 to size - 1, in any order; a place may come often, or never.
+        weight: (N,), float32, finite, of any size and sign. N is below 2^20, and may be 0.
+        size: how many places there are.
+
+    Returns:
+        (size,), float32: each within 2^-20 of its exact sum, relative to the largest weight of that place times their number.
+    """
+    largest = torch.zeros(size, dtype=torch.float64).scatter_reduce(0, index, weight.double().abs(), "amax")
+    mantissa, _ = torch.frexp(largest)
+    unit = torch.where(largest > 0, largest / mantissa, 1.0) * 2.0**-40  # a power of two for each place
+    whole = (weight.double() / unit[index]).round().long()
+    return (torch.zeros(size, dtype=torch.int64).index_add(0, index, whole).double() * unit).float()
+
+
 @triton.jit
 def msda_bwd_kernel(
     grad_out_ptr,

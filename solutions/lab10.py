@@ -204,6 +204,60 @@ class MyMSDeformAttn(torch.nn.Module):
         return self.output_proj(MSDAFunction.apply(*call))  # @result
 
 
+def register(name: str) -> torch.library.CustomOpDef:
+    """Register your two kernels with PyTorch, so that compilers see one operation where they cannot look inside.
+
+    Args:
+        name: "namespace::operator", not taken yet; the gradients may be an operator of their own, f"{name}_backward".
+
+    Returns:
+        The operator, made by `torch.library.custom_op`. It is called as `lab05.msda_forward` and differentiated once, by
+        `lab08.msda_backward`. Neither changes an input. What it returns has the shape, dtype and strides that its fake
+        kernels promise, whatever the strides of its inputs.
+    """
+
+    @torch.library.custom_op(name, mutates_args=())
+    def forward(
+        value: torch.Tensor,
+        spatial_shapes: torch.Tensor,
+        level_start_index: torch.Tensor,
+        sampling_locations: torch.Tensor,
+        attention_weights: torch.Tensor,
+    ) -> torch.Tensor:
+        return lab05.msda_forward(value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
+
+    @forward.register_fake
+    def _(value, spatial_shapes, level_start_index, sampling_locations, attention_weights):
+        B, _, M, D = value.shape
+        return value.new_empty(B, sampling_locations.shape[1], M * D)
+
+    @torch.library.custom_op(f"{name}_backward", mutates_args=())
+    def backward(
+        grad_out: torch.Tensor,
+        value: torch.Tensor,
+        spatial_shapes: torch.Tensor,
+        level_start_index: torch.Tensor,
+        sampling_locations: torch.Tensor,
+        attention_weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        args = (value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
+        return lab08.msda_backward(grad_out, *args)
+
+    @backward.register_fake
+    def _(grad_out, value, spatial_shapes, level_start_index, sampling_locations, attention_weights):
+        return tuple(like.new_empty(like.shape) for like in (value, sampling_locations, attention_weights))
+
+    def keep(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    def differentiate(ctx, grad_out):
+        grad_value, grad_loc, grad_attn = backward(grad_out, *ctx.saved_tensors)
+        return grad_value, None, None, grad_loc, grad_attn
+
+    forward.register_autograd(differentiate, setup_context=keep)
+    return forward
+
+
 def tile_queries(H: int, W: int, size: int) -> torch.Tensor:
     """Which queries meet in a program: the pixels of a level, in an order whose runs of `size` make the groups.
 

@@ -3,6 +3,7 @@
 Everything that runs the learner's operator asks first whether it passes its checks; until then there is a sentence.
 """
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ __all__ = [
     "Trained",
     "accept_in_notebook",
     "before_and_after",
+    "compiled_in_notebook",
     "export_in_notebook",
     "groups_of_rows",
     "in_the_wild",
@@ -47,6 +49,9 @@ BAD_CALLS: dict[str, tuple[int, Callable[[Any], Any]]] = {
     "the level table is a list": (1, lambda t: t.tolist()),
     "one head is missing": (3, lambda t: t[:, :, :1]),
 }
+
+
+_NAMES = itertools.count()
 
 
 def _good_call() -> list[torch.Tensor]:
@@ -86,6 +91,33 @@ def _trusting(value, spatial_shapes, level_start_index, sampling_locations, atte
     B, S, M, D = value.shape
     _, Q, _, L, K, _ = sampling_locations.shape
     value.contiguous(), spatial_shapes.contiguous(), attention_weights.contiguous()
+
+
+def compiled_in_notebook(register: Callable) -> str:
+    """What PyTorch's own checks, `torch.compile(fullgraph=True)` and autocast say of the learner's registered operator."""
+    report = latest("10.register", lambda: register)
+    if report.state != "pass":
+        return "This compiles your own `register`, as soon as it passes its checks."
+    operator = register(f"course_compiled_{next(_NAMES)}::msda")
+    value, *rest = _good_call()
+    leaves = [value.requires_grad_(), *rest[:2], rest[2].requires_grad_(), rest[3].requires_grad_()]
+    rows = [
+        (f"`opcheck`, {name}", said)
+        for name, said in torch.library.opcheck(operator, leaves, raise_exception=False).items()
+    ]
+
+    def step(*args):
+        return operator(*args).square().sum()
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    eager, traced = (torch.autograd.grad(fn(*leaves), [leaves[0], leaves[3], leaves[4]]) for fn in (step, compiled))
+    off = max((a - b).abs().max().item() for a, b in zip(eager, traced))
+    rows.append(("`torch.compile(fullgraph=True)`, gradients beside eager ones", f"largest difference {off:.1e}"))
+    with torch.autocast(device.ACTIVE.type, dtype=torch.bfloat16):
+        layer = torch.nn.Linear(value.shape[-1], value.shape[-1])
+        half = operator(layer(value.detach()), *(one.detach() for one in leaves[1:]))
+    rows.append(("under autocast, value from a linear layer", f"{half.dtype}".removeprefix("torch.")))
+    return "| | |\n|:--|:--|\n" + "\n".join(f"| {what} | {said} |" for what, said in rows)
 
 
 # ------------------------------------------------------------------------------------------------- suite and export

@@ -23,7 +23,7 @@ __all__ = ["render"]
 STYLE = (
     "body{max-width:62rem;margin:2rem auto;padding:0 1rem;font:1.05rem/1.55 system-ui,sans-serif;color-scheme:light dark}"
     "dt{font-weight:600;margin-top:.8em}dd{margin-left:1.2em}td,th{padding:.25em .8em .25em 0;text-align:left}"
-    "img{max-width:100%;height:auto}pre{overflow-x:auto;padding:.7em 1em;border:1px solid #8884;border-radius:.4em}"
+    "table{display:block;overflow-x:auto;max-width:100%}pre{overflow-x:auto;padding:.7em 1em;border:1px solid #8884;border-radius:.4em}"
     "pre,code{font:.88rem/1.45 ui-monospace,monospace}nav{display:flex;justify-content:space-between;margin:1em 0}"
     "aside,.widget{border-left:3px solid currentColor;padding:.1em .8em;margin:.6em 0}span.widget{display:inline-block}"
     ".paragraph{display:block;margin:.8em 0}summary .paragraph,span.widget .paragraph{display:inline;margin:0}summary{cursor:pointer}math[display=block]{margin:1em 0}"

@@ -45,9 +45,10 @@ class Picture:
     def _repr_html_(self) -> str:
         data = base64.b64encode(self.png()).decode()
         alt = html.escape(self.description, quote=True)
-        return (
-            f'<img src="data:image/png;base64,{data}" alt="{alt}" '
-            'style="max-width:100%;height:auto;border-radius:6px;display:block">'
+        wide = round(110 * self.figure.get_figwidth())
+        return (  # on a narrow screen it scrolls, rather than shrink until nobody can read it
+            f'<div style="overflow-x:auto;max-width:100%"><img src="data:image/png;base64,{data}" alt="{alt}" '
+            f'style="width:100%;max-width:{wide}px;min-width:{min(wide, 620)}px;height:auto;border-radius:6px;display:block"></div>'
         )
 
 

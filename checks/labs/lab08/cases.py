@@ -175,6 +175,78 @@ def _merge_is_safe(kernel, draw: Draw) -> str:
     return _safe(kernel, (3,), index, weight, out, index.numel(), BLOCK=BLOCK)
 
 
+# --- deterministic_sum ----------------------------------------------------------------------------------------------
+
+
+def a_sum_of_one_place(draw: Draw):
+    """all pairs at one place: their sum"""
+    N = draw.integer(40, 60)
+    return torch.zeros(N, dtype=torch.int64), draw.normal(N), 1
+
+
+def places_that_come_again(draw: Draw):
+    """a place that comes again gets all of its weights"""
+    N, size = draw.integer(90, 120), draw.integer(7, 12)
+    return draw.integers(N, low=0, high=size - 1), draw.normal(N) + 1, size
+
+
+def places_that_never_come(draw: Draw):
+    """a place that nobody adds to holds zero"""
+    N, size = draw.integer(20, 30), draw.integer(60, 90)
+    return 2 * draw.integers(N, low=0, high=size // 2 - 1), draw.normal(N) - 1, size
+
+
+def no_pairs(draw: Draw):
+    """no pairs at all: zeros"""
+    return torch.zeros(0, dtype=torch.int64), torch.zeros(0), 5
+
+
+def large_weights(draw: Draw):
+    """thousands of large weights at one place: whole numbers have an end as well"""
+    N = draw.integer(5_000, 6_000)
+    return draw.integers(N, low=0, high=1), 1e6 * (1 + draw.uniform(N)), 3
+
+
+def _repeats(answer, draw: Draw) -> str:
+    """The same pairs in other orders, with weights whose sum cancels: what floating point sees of the order, it sees here."""
+    N, size = 400, 3
+    index = draw.integers(N, low=0, high=size - 1)
+    weight = draw.normal(N) * 10.0 ** draw.integers(N, low=-3, high=12).float()
+    index, weight = torch.cat([index, index]), torch.cat([weight, -weight])
+    first = answer(index.clone(), weight.clone(), size)
+    for _ in range(6):
+        order = draw.permutation(2 * N)
+        again = answer(index[order], weight[order], size)
+        if not torch.equal(first, again):
+            place = int((first != again).nonzero()[0])
+            raise Failed(
+                f"the same {2 * N} pairs in two orders give {first[place].item():.9g} and {again[place].item():.9g} at place {place}."
+            )
+    return "six orders, the same bits"
+
+
+def _own_scale(answer, draw: Draw) -> None:
+    """Weights of about 1e12 at one place, and of about 1e-6 at the others, which must not notice."""
+    N, size = 60, 4
+    index = torch.arange(N) % size
+    weight = draw.uniform(N, low=1.0, high=2.0) * torch.where(index == 2, 1e12, 1e-6)
+    got = answer(index.clone(), weight.clone(), size)
+    exact = torch.zeros(size, dtype=torch.float64).index_add(0, index, weight.double())
+    if not isinstance(got, torch.Tensor) or got.shape != exact.shape:
+        return  # the cases say so
+    off = (got.double() - exact).abs() / exact
+    if (off > 2.0**-18).any():
+        place = int(off.argmax())
+        raise Failed(
+            f"place {place} has {got[place].item():.6g}, its own weights sum to {exact[place].item():.6g}. Another place has "
+            "weights of 1e12; they are no business of this one."
+        )
+
+
+REPEATS = Property("repeats", "the same bits, in whatever order the pairs come", _repeats)
+OWN_SCALE = Property("own_scale", "a place is as exact as its own weights allow, whatever lies elsewhere", _own_scale)
+
+
 # --- msda_bwd_kernel ------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,9 @@ from checks.labs.lab08.cases import (
     GRADIENTS,
     LIMIT,
     NO_RACE,
+    OWN_SCALE,
     RELAXED,
+    REPEATS,
     SAFE,
     _backward,
     _fewer,
@@ -20,15 +22,20 @@ from checks.labs.lab08.cases import (
     _merged,
     _scatter,
     _score,
+    a_sum_of_one_place,
     all_at_one_place,
     as_models_call_it,
     different_places,
     grad_out_of_a_sum,
+    large_weights,
     many_channels,
     many_points,
     neighbours_on_two_levels,
+    no_pairs,
     no_query,
     one_of_each,
+    places_that_come_again,
+    places_that_never_come,
     ragged_block,
     ragged_pairs,
     several_blocks,
@@ -40,7 +47,7 @@ from checks.labs.lab08.cases import (
     value_with_strides,
     weights_below_zero,
 )
-from checks.labs.lab08.truth import _counted, _gradients, _scattered
+from checks.labs.lab08.truth import _counted, _gradients, _scattered, _summed
 
 exercise(
     "08.histogram_kernel",
@@ -91,6 +98,25 @@ exercise(
         "`index[:, None] == index[None, :]` is the square. `tl.sum(tl.where(square, weight[None, :], 0.0), axis=1)` is "
         "each lane's total, `tl.min(tl.where(square, lane[None, :], BLOCK), axis=1)` the first of its group. Mask the "
         "addition with `first == lane`.",
+    ],
+)
+
+
+exercise(
+    "08.deterministic_sum",
+    reference=_summed,
+    cases=[a_sum_of_one_place, places_that_come_again, places_that_never_come, no_pairs, large_weights],
+    properties=[REPEATS, OWN_SCALE],
+    axes=["place"],
+    mistakes=wrong.DETERMINISTIC_SUM,
+    hints=[
+        "Floating-point sums depend on the order because each addition rounds. Which numbers does a computer add without "
+        "rounding, and what could a weight be a multiple of?",
+        "Two ways. Turn each weight into a whole number of some unit, and add whole numbers. Or sort: if pairs are put in an "
+        "order that depends on their values alone, whoever came first does not matter.",
+        '`scatter_reduce(0, index, weight.abs(), "amax")` is the largest weight of each place, in any order. Take a power of two '
+        "some 40 bits below it as that place's unit (a number over its `torch.frexp` mantissa is a power of two): int64 then "
+        "has room for a million weights. Divide in float64, round, `index_add`, multiply.",
     ],
 )
 

@@ -14,6 +14,10 @@ def _scattered(index: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     return out.index_add(0, index.long(), weight)
 
 
+def _summed(index: Tensor, weight: Tensor, size: int) -> Tensor:
+    return torch.zeros(size, dtype=weight.dtype, device=weight.device).index_add(0, index, weight)
+
+
 def _gradients(grad_out, value, spatial_shapes, level_start_index, sampling_locations, attention_weights):
     likes = (value, sampling_locations, attention_weights)
     grads = reference.exact_gradients(

@@ -1,9 +1,77 @@
 """Lab 08, Concurrent writes: the wrong answers that are known."""
 
+import torch
+
 from checks.core.exercise import Mistake
 from msda_core import reference
 
 ONE_SPEAKS = "The total is known to every lane that shares a place. How many of them should add it?"
+
+
+# --- deterministic_sum ----------------------------------------------------------------------------------------------
+
+
+def _in_units(index, weight, size, *, bits=40, shared=False, fixed=None):
+    """The right answer, and by its options the wrong ones."""
+    largest = torch.zeros(size, dtype=torch.float64).scatter_reduce(0, index, weight.double().abs(), "amax")
+    if shared:
+        largest = largest.amax().expand(size)
+    unit = torch.where(largest > 0, largest / torch.frexp(largest).mantissa, 1.0) * 2.0**-bits
+    if fixed is not None:
+        unit = torch.full_like(unit, fixed)
+    whole = (weight.double() / unit[index]).round().long()
+    return (torch.zeros(size, dtype=torch.int64).index_add(0, index, whole).double() * unit).float()
+
+
+def _replaced(index, weight, size):
+    out = torch.zeros(size)
+    for place, what in zip(index.tolist(), weight.tolist()):
+        out[place] = what
+    return out
+
+
+def _averaged(index, weight, size):
+    return _in_units(index, weight, size) / torch.bincount(index, minlength=size).clamp(min=1)
+
+
+DETERMINISTIC_SUM = [
+    Mistake(
+        "when float32 numbers are added in the order in which they come",
+        lambda index, weight, size: torch.zeros(size).index_add(0, index, weight),
+        "Each addition rounds, so the sum depends on who comes first. Of which numbers does it not depend on that?",
+    ),
+    Mistake(
+        "when float64 only makes the differences rarer",
+        lambda index, weight, size: torch.zeros(size, dtype=torch.float64).index_add(0, index, weight.double()).float(),
+        "More bits round later, and round all the same: where large weights cancel, the order shows. What kind of addition "
+        "never rounds?",
+    ),
+    Mistake(
+        "when all places share one unit, and an outlier makes it coarse",
+        lambda index, weight, size: _in_units(index, weight, size, shared=True),
+        "The unit fits the largest weight of all. What is it to a place whose own weights are a million times smaller?",
+    ),
+    Mistake(
+        "when the unit is 2^-32 whatever the weights are, and a sum passes 2^63",
+        lambda index, weight, size: _in_units(index, weight, size, fixed=2.0**-32),
+        "How many units is a weight of a million? And five thousand of them?",
+    ),
+    Mistake(
+        "when the unit leaves no room for the sum of many",
+        lambda index, weight, size: _in_units(index, weight, size, bits=62),
+        "One weight just fits. How many bits more does the sum of thousands need?",
+    ),
+    Mistake(
+        "when a place keeps the last of its weights",
+        _replaced,
+        "A place that comes twice gets both.",
+    ),
+    Mistake(
+        "when a place gets the mean of its weights",
+        _averaged,
+        "A sum is asked for. Who divides by how many there are?",
+    ),
+]
 
 
 BWD_MISTAKES = [

@@ -1,5 +1,7 @@
 """Lab 10, Ship it: the inputs that tell right from wrong, and the properties that must hold."""
 
+import itertools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -461,6 +463,94 @@ def _door(kind: type, draw: Draw) -> None:
             key=("door", type(error).__name__),
         ) from error
     raise Failed("a level reaches past value's last pixel, and nobody objects.", key=("door", ""))
+
+
+# --- register -------------------------------------------------------------------------------------------------------
+
+_NAMES = itertools.count()
+
+
+def _registered(answer):
+    """The learner's operator under a name that nobody has used."""
+    return answer(f"course_{os.getpid()}_{next(_NAMES)}::msda")
+
+
+def _by_name(answer, grad_out, value, shapes, starts, locations, attention):
+    """The operator's output and its three gradients."""
+    leaves = [t.detach().requires_grad_() for t in (value, locations, attention)]
+    out = _registered(answer)(leaves[0], shapes, starts, *leaves[1:])
+    return (out.detach(), *_grads(out, leaves, grad_out))
+
+
+def registered_as_called(draw: Draw):
+    """called under its name it gives what your kernels give, there and back"""
+    args = _call(draw)
+    return draw.normal(1, 2, 6), *args
+
+
+def registered_views(draw: Draw):
+    """value as a transposed view, as layers make it"""
+    args = _call(draw, M=3, Q=1)
+    args[0] = args[0].transpose(1, 2).contiguous().transpose(1, 2)
+    return draw.normal(1, 1, 9), *args
+
+
+def _promise(answer, draw: Draw) -> str:
+    """Forward and backward with fake tensors, held against what the kernels return."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    args = registered_views(draw)[1:]
+    operator = _registered(answer)
+    floats = (0, 3, 4)
+
+    def both(args):
+        leaves = [arg.requires_grad_() if n in floats else arg for n, arg in enumerate(args)]
+        out = operator(*leaves)
+        grads = torch.autograd.grad(out.sum(), [leaves[n] for n in floats], allow_unused=True)
+        return dict(zip(("the output", "grad_value", "grad_loc", "grad_attn"), (out, *grads)))
+
+    real = both([arg.clone(memory_format=torch.preserve_format) for arg in args])
+    with FakeTensorMode() as mode:
+        try:
+            fake = both([mode.from_tensor(arg) for arg in args])
+        except Exception as error:
+            inner = error.__cause__ or error
+            said = " ".join(str(inner).split())
+            raise Failed(
+                f"with tensors that have no numbers, as a compiler traces it, it stops: {said[:200]}",
+                key=("fake", type(inner).__name__, "fake impl" in said),
+            ) from error
+        for name, one in real.items():
+            other = fake[name]
+            if one is None or other is None:
+                continue  # the cases say that a gradient is missing
+            for what, mine, promised in (
+                ("shape", tuple(one.shape), tuple(other.shape)),
+                ("dtype", one.dtype, other.dtype),
+                ("strides", one.stride(), other.stride()),
+            ):
+                if mine != promised:
+                    raise Failed(
+                        f"the fake kernel promises {what} {promised} for {name}, the real one returns {mine}.",
+                        key=("promise", name, what),
+                    )
+    return "shapes, dtypes and strides are as promised, there and back"
+
+
+def _twice(answer, draw: Draw) -> None:
+    """A second derivative, of the sum of outputs: the case that `once_differentiable` lets pass."""
+    value, shapes, starts, locations, attention = _call(draw)
+    out = _registered(answer)(value, shapes, starts, locations.requires_grad_(), attention)
+    try:
+        (slope,) = torch.autograd.grad(out.sum(), locations, create_graph=True)
+        (out.sum() + slope.square().sum()).backward()
+    except (RuntimeError, NotImplementedError):
+        return
+    raise Failed("a penalty on the gradient is ignored, without a word.", key="twice")
+
+
+PROMISE = Property("promise", "a compiler is told what comes out, there and back, and it is true", _promise)
+TWICE = Property("twice", "a second derivative is refused, also of a plain sum", _twice)
 
 
 # --- stretch: tile_queries ------------------------------------------------------------------------------------------

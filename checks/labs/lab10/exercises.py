@@ -6,8 +6,11 @@ from checks.labs.lab10.cases import (
     BAD,
     GOOD,
     LIMIT,
+    PROMISE,
+    TWICE,
     _all_there,
     _begins,
+    _by_name,
     _door,
     _gathers,
     _keeps_little,
@@ -23,6 +26,8 @@ from checks.labs.lab10.cases import (
     no_query,
     padded,
     points_given,
+    registered_as_called,
+    registered_views,
     three_heads,
     two_images,
     two_in_a_batch,
@@ -101,6 +106,30 @@ exercise(
         "locations; ask the front door; apply your function; project again.",
         "`offsets` as (B, Q, M, L, K, 2), `weights` by a softmax over L * K. A point: `reference[:, :, None, :, None] + "
         "offsets / (W, H)`. A box: its centre, plus offsets / K times half its size. Locations stay in float32.",
+    ],
+)  # fmt: skip
+
+
+exercise(
+    "10.register",
+    reference=_truth,
+    cases=[registered_as_called, registered_views],
+    properties=[PROMISE, TWICE],
+    invoke=_by_name,
+    guarded=True,
+    limit=LIMIT,
+    parts=("the output", "grad_value", "grad_loc", "grad_attn"),
+    carries=("05.msda_forward", "08.msda_backward", "09.msda_backward_switched"),
+    stretch=True,
+    mistakes=wrong.REGISTER,
+    hints=[
+        "How many operators does a compiler have to know that traces a training step: one, or two? And what does it need to know "
+        "of each without running it?",
+        "Two functions under `torch.library.custom_op`, with types on all arguments and on the result; each has a "
+        "`register_fake` that returns `new_empty` of the right shape. The first also has `register_autograd`, whose backward "
+        "calls the second.",
+        "`setup_context(ctx, inputs, output)` keeps the five inputs with `ctx.save_for_backward`. The backward gets (ctx, grad_out) "
+        "and returns five things, as in `MSDAFunction`.",
     ],
 )  # fmt: skip
 

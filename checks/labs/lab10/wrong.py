@@ -536,3 +536,99 @@ TILE_QUERIES: list[Mistake] = [
         "Most levels are no multiple of a tile.",
     ),
 ]
+
+
+# --- register -------------------------------------------------------------------------------------------------------
+
+
+def _operator(
+    name,
+    *,
+    fake=True,
+    like=torch.Tensor.new_empty,
+    order=(0, None, None, 1, 2),
+    changes=False,
+    seen=True,
+    autograd=True,
+    folded=True,
+):
+    """The right answer, and by its options the wrong ones."""
+    tensor = torch.Tensor
+
+    @torch.library.custom_op(name, mutates_args=())
+    def forward(value: tensor, shapes: tensor, starts: tensor, loc: tensor, attn: tensor) -> tensor:
+        if changes:
+            loc.mul_(0.5)
+        return solution.lab05.msda_forward(value, shapes, starts, loc, attn)
+
+    @torch.library.custom_op(f"{name}_backward", mutates_args=())
+    def backward(
+        grad_out: tensor, value: tensor, shapes: tensor, starts: tensor, loc: tensor, attn: tensor
+    ) -> tuple[tensor, tensor, tensor]:
+        return solution.lab08.msda_backward(grad_out, value, shapes, starts, loc, attn)
+
+    if fake:
+
+        @forward.register_fake
+        def _(value, shapes, starts, loc, attn):
+            B, _, M, D = value.shape
+            return value.new_empty(B, loc.shape[1], M * D) if folded else value.new_empty(B, loc.shape[1], M, D)
+
+        @backward.register_fake
+        def _(grad_out, value, shapes, starts, loc, attn):
+            return tuple(like(one, one.shape) for one in (value, loc, attn))
+
+    def keep(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    def differentiate(ctx, grad_out):
+        grads = (backward if seen else solution.lab08.msda_backward)(grad_out, *ctx.saved_tensors)
+        return tuple(None if n is None else grads[n] for n in order)
+
+    if autograd:
+        forward.register_autograd(differentiate, setup_context=keep)
+    return forward
+
+
+REGISTER = [
+    Mistake(
+        "when nothing says what comes out",
+        lambda name: _operator(name, fake=False),
+        "A compiler has tensors without numbers. Who tells it the shape of the output, and of the gradients?",
+    ),
+    Mistake(
+        "when the fake kernel of the gradients keeps the strides of the inputs",
+        lambda name: _operator(name, like=lambda one, shape: torch.empty_like(one)),
+        "Your backward returns contiguous gradients. What are the strides of `torch.empty_like(value)`, if value is a view?",
+    ),
+    Mistake(
+        "when the fake output still has its heads apart",
+        lambda name: _operator(name, folded=False),
+        "Your forward returns (B, Q, M * D). What does its fake kernel return?",
+    ),
+    Mistake(
+        "when the gradients come back for the wrong inputs",
+        lambda name: _operator(name, order=(0, 1, 2, None, None)),
+        "One gradient for each argument of the operator, in their order. Which of the five have none?",
+    ),
+    Mistake(
+        "when the last two gradients change places",
+        lambda name: _operator(name, order=(0, None, None, 2, 1)),
+        "In which order does `lab08.msda_backward` return its three, and in which order are the arguments?",
+    ),
+    Mistake(
+        "when an input is changed, and nobody is told",
+        lambda name: _operator(name, changes=True),
+        "`mutates_args=()` is a promise. A compiler may move your operator past whoever reads that input next.",
+    ),
+    Mistake(
+        "when the backward is a call that no compiler can follow",
+        lambda name: _operator(name, seen=False),
+        "The compiler traces your backward formula, too, with tensors that have no numbers. What happens there to a launch?",
+    ),
+    Mistake(
+        "when no gradient is registered",
+        lambda name: _operator(name, autograd=False),
+        "An operator of PyTorch's own kind has the derivative that you register, and no other.",
+    ),
+]
