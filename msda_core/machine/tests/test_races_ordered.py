@@ -288,3 +288,12 @@ def test_what_is_benign_has_no_witness():
     trace = machine.trace(same_value, (2,), torch.zeros(1, dtype=I32))
     (race,) = machine.races(trace)
     assert race.benign and machine.witness(trace, race) is None and "same value" in str(race)
+
+
+def test_the_page_has_a_row_for_each_case():
+    from pathlib import Path
+
+    page = (Path(__file__).parents[1] / "RACES.md").read_text()
+    for name, _, programs, _, expected in CASES:
+        found = "; ".join(f"{a} and {b}" + (f" ({x[0]})" if x else "") for a, b, *x in expected) or "no race"
+        assert f"| {name} | {programs} | {found} |" in page
