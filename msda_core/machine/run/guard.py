@@ -9,7 +9,10 @@ or `LaunchError` for what is wrong with the launch itself. `protect()` guards ev
 """
 
 import contextlib
+import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -169,6 +172,23 @@ def _numbers(values):
             yield value
 
 
+def _without_dynamo(function: Callable) -> Callable:
+    """Spare the first call of a mode the import of `torch._dynamo`, of 5 s: torch wraps every `__torch_dispatch__` in it.
+
+    Where dynamo is there already it is switched off inside the mode, as torch means to.
+    """
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+        if disable is None:
+            return function(*args, **kwargs)
+        setattr(function, "__dynamo_disable", disable(function, wrapping=False))  # noqa: B010
+        return function.__dynamo_disable(*args, **kwargs)
+
+    setattr(function, "__dynamo_disable", called)  # noqa: B010
+    return function
+
+
 class _Allocations(TorchDispatchMode):
     """Which bytes of which storages have been allocated and never written."""
 
@@ -176,6 +196,7 @@ class _Allocations(TorchDispatchMode):
         super().__init__()
         self._undefined: dict[int, tuple] = {}  # address of a storage -> (weak reference, bool per byte)
 
+    @_without_dynamo
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
