@@ -1,6 +1,9 @@
 """The grader outlives its learner: what a session sets, replaces, raises, prints, and what will not stop."""
 
 import itertools
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,6 +13,7 @@ from checks.core import call as calling
 from checks.core.call import call
 from checks.core.exercise import find
 from checks.core.grade import grade
+from checks.tests.bank import answers
 from solutions import lab01
 
 
@@ -195,3 +199,22 @@ def test_a_slow_machine_gets_more_and_is_told(monkeypatch):
     assert call(lambda: work(0.5), (), limit=0.2).value == "done"
     outcome = call(lambda: work(30), (), limit=0.1)
     assert "This machine is 4.0 times slower" in outcome.ended and "Is there a loop" not in outcome.ended
+
+
+@pytest.fixture
+def eight_busy_processes():
+    """Others on the machine, which leave an answer a fifth of a core."""
+    busy = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(8)]
+    yield
+    for one in busy:
+        one.kill()
+        one.wait()
+
+
+@pytest.mark.parametrize(
+    "exercise", ["01.msda_loops", "02.msda_flat", "03.lru_hits", "04.row_sum_kernel", "07.grad_value"]
+)
+def test_a_busy_machine_fails_nobody(exercise, eight_busy_processes, monkeypatch):
+    monkeypatch.delenv("MSDA_PATIENCE", raising=False)
+    report = grade(exercise, next(one for one in answers() if one.exercise == exercise and not one.wrong).build())
+    assert report.state == "pass", f"at load {os.getloadavg()[0]:.0f}: {report.text()}"

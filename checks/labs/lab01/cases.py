@@ -44,8 +44,8 @@ def nearer_to_the_right(draw: Draw):
 
 
 def left_of_the_image(draw: Draw):
-    """just outside the image, where coordinates are negative, down still means down"""
-    return draw.number(-0.9, -0.6), draw.number(-0.4, -0.1)
+    """outside the image, where coordinates are negative, down still means down"""
+    return draw.number(-2.9, -2.6), draw.number(-0.4, -0.1)
 
 
 def _image(draw: Draw, H=None, W=None, D=None):
@@ -54,9 +54,9 @@ def _image(draw: Draw, H=None, W=None, D=None):
 
 
 def at_a_pixel(draw: Draw):
-    """at the centre of a pixel you read that pixel: column x, row y"""
+    """at the centre of a pixel you read that pixel: column x, row y; here in the last column of a wide image"""
     image = _image(draw)
-    return image, float(draw.integer(0, image.shape[1] - 1)), float(draw.integer(0, image.shape[0] - 1))
+    return image, float(image.shape[1] - 1), float(draw.integer(0, image.shape[0] - 1))
 
 
 def between_four(draw: Draw):
@@ -69,6 +69,12 @@ def half_outside(draw: Draw):
     """a point half a pixel outside keeps half of the border pixel: what is outside is zero"""
     image = _image(draw)
     return image, -0.5, float(draw.integer(1, image.shape[0] - 2))
+
+
+def nearly_a_pixel_outside(draw: Draw):
+    """more than half a pixel outside, what is left fades further"""
+    image = _image(draw)
+    return image, draw.number(-0.9, -0.6), float(draw.integer(0, image.shape[0] - 1))
 
 
 def past_the_last(draw: Draw):
@@ -106,7 +112,7 @@ def one_level(draw: Draw):
 
 def three_levels(draw: Draw):
     """each level has its own pixels and its own size"""
-    return _msda_inputs(draw, shapes=((2, 5), (3, 1), (4, 2)), Q=1, M=1)
+    return _msda_inputs(draw, shapes=((2, 5), (3, 1), (4, 2)), Q=1, M=1, K=2)
 
 
 def several_heads(draw: Draw):
@@ -131,15 +137,15 @@ def double_precision(draw: Draw):
     return value.double(), shapes, locations.double(), weights.double()
 
 
-def _convention(align_corners: bool, padding_mode: str, what: str, near: bool = False):
+def _convention(align_corners: bool, padding_mode: str, what: str, near: bool = False, far: bool = False):
     def case(draw: Draw):
         sign = 1 if draw.integer(0, 1) else -1
-        u = draw.number(1.02, 1.08) if near else draw.number(1.1, 1.9)
+        u = draw.number(1.02, 1.08) if near else draw.number(1.1, 1.9) + 6 * far
         return _image(draw), u * sign, draw.number(-0.9, 0.9), align_corners, padding_mode
 
     where = "centres" if align_corners else "edges"
-    case.__name__ = f"{padding_mode}_{where}{'_near' if near else ''}"
-    case.__doc__ = f"-1 and 1 on {'the outermost centres' if align_corners else 'the edges'}; {'just ' if near else ''}outside, {what}"
+    case.__name__ = f"{padding_mode}_{where}{'_near' if near else '_far' if far else ''}"
+    case.__doc__ = f"-1 and 1 on {'the outermost centres' if align_corners else 'the edges'}; {'just ' if near else 'far ' if far else ''}outside, {what}"
     return case
 
 

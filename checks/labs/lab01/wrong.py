@@ -41,6 +41,13 @@ def _swapped_bounds(image, x, y):
     return sample
 
 
+def _without_first(image):
+    image = image.clone()
+    image[0] = 0
+    image[:, 0] = 0
+    return image
+
+
 def _nearest(image, i, j):
     H, W, _ = image.shape
     return image[min(max(j, 0), H - 1), min(max(i, 0), W - 1)]
@@ -167,6 +174,21 @@ TO_PIXELS: list[Mistake] = [
         lambda location, size: min(max(location, 0.0), 1.0) * size - 0.5,
         "A location outside [0, 1] is allowed: it is a pixel coordinate outside the image.",
     ),
+    Mistake(
+        "when a negative coordinate becomes 0",
+        lambda location, size: max(location * size - 0.5, 0.0),
+        "The edge lies half a pixel before the first centre, and further out there is more. What is wrong with -0.5?",
+    ),
+    Mistake(
+        "when a whole pixel is taken off",
+        lambda location, size: location * size - 1,
+        "How far is it from the edge of a pixel to its centre?",
+    ),
+    Mistake(
+        "when locations are taken to run from -1 to 1",
+        lambda location, size: ((location + 1) * size - 1) / 2,
+        "That is how `grid_sample` counts. Here one edge is 0 and the other is 1.",
+    ),
 ]
 
 
@@ -262,6 +284,16 @@ BILINEAR_SAMPLE: list[Mistake] = [
         "when the result is always float32",
         lambda image, x, y: reference.bilinear_sample(image, x, y).float(),
         "Make the result with `image.new_zeros`, and it has image's dtype.",
+    ),
+    Mistake(
+        "when the first row and the first column are left out",
+        lambda image, x, y: reference.bilinear_sample(_without_first(image), x, y),
+        "Pixel 0 exists. Is 0 inside by your test?",
+    ),
+    Mistake(
+        "when the sum of the four is divided by four",
+        lambda image, x, y: reference.bilinear_sample(image, x, y) / 4,
+        "The four weights sum to one already.",
     ),
 ]
 
@@ -361,6 +393,30 @@ MSDA_LOOPS: list[Mistake] = [
             value, shapes, locations, weights / weights.sum((-1, -2), keepdim=True)
         ),
         "Whoever made the weights normalised them, or did not want to. Use them as they are.",
+    ),
+    Mistake(
+        "when a level starts after the size of the one before it, and not after all before it",
+        lambda value, shapes, locations, weights: reference.msda(
+            value, shapes, torch.cat([shapes.new_zeros(1), shapes.prod(-1)[:-1]]), locations, weights
+        ),
+        "The third level comes after two others. How many pixels lie before it?",
+    ),
+    Mistake(
+        "when the sum is divided by the number of levels",
+        lambda value, shapes, locations, weights: _msda(value, shapes, locations, weights) / len(shapes),
+        "The weights of all points of all levels say how much each counts. Is anything left to divide by?",
+    ),
+    Mistake(
+        "when the weights pass through a softmax once more",
+        lambda value, shapes, locations, weights: _msda(
+            value, shapes, locations, weights.flatten(3).softmax(-1).view_as(weights)
+        ),
+        "`attention_weights` are the result of a softmax. Use them as they are.",
+    ),
+    Mistake(
+        "when the last point of each level is left out",
+        lambda value, shapes, locations, weights: _msda(value, shapes, locations[..., :-1, :], weights[..., :-1]),
+        "How many points has a level, and how many does your loop go through?",
     ),
 ]
 

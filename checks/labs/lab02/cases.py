@@ -224,7 +224,14 @@ def channels_outermost(draw: Draw):
     return _flat_inputs(draw, starts=[7, 22], S=34, stored="BMDS", D=5, spread=0.1)
 
 
+def in_double_precision(draw: Draw):
+    """in float64 the result is float64, and as exact"""
+    memory, *sizes, locations, weights = _flat_inputs(draw, K=2, M=3, shapes=((3, 5), (2, 7)), spread=-0.2)
+    return memory.double(), *sizes, locations.double(), weights.double()
+
+
 FLAT_CASES = [
+    in_double_precision,
     one_level_one_head,
     several_heads,
     two_images,

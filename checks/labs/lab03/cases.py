@@ -61,6 +61,12 @@ def across_a_border(draw: Draw):
     return [start + 96 * lane for lane in range(draw.integer(9, 30))], 8
 
 
+def across_a_border_beside_another(draw: Draw):
+    """an element that begins in one sector and ends in the next has bytes in both"""
+    base = 32 * draw.integer(2, 90)
+    return [base + 28, base + 40], 8
+
+
 def longer_than_a_sector(draw: Draw):
     """an element of many bytes touches every sector it reaches over"""
     start = _base(draw) + 16
@@ -232,6 +238,11 @@ def several_heads(draw: Draw):
 def rows_that_share_sectors(draw: Draw):
     """rows of 20 float16 numbers: a sector holds parts of two rows, and counts once"""
     return _corners(draw, 2, 9, 3, 2, S=11), 11, 20, 2
+
+
+def rows_across_a_border(draw: Draw):
+    """rows of 24 bytes: some lie in one sector, some across the border of two"""
+    return _corners(draw, 1, 7, 2, 3, S=23), 23, 6, 4
 
 
 def the_heads_of_one_pixel(draw: Draw):

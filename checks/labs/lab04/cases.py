@@ -404,6 +404,18 @@ def rows_apart(draw: Draw):
     return (draw.normal(3, 30)[:, :21],)
 
 
+def less_than_a_block_to_normalise(draw: Draw):
+    """a row shorter than a block: some lanes never see an element"""
+    return (draw.normal(2, SUM_BLOCK - 3),)
+
+
+def minus_infinity_in_a_row(draw: Draw):
+    """-inf is a number like others: its share is 0, also where it comes first"""
+    x = draw.normal(2, 2 * SUM_BLOCK + 5)
+    x[:, :3] = float("-inf")
+    return (x,)
+
+
 def short_blocks_to_normalise(draw: Draw):
     """BLOCK is what the launch says, whatever it is"""
     return draw.normal(2, 8 * draw.integer(2, 4) + 3), 8

@@ -34,11 +34,12 @@ for what, *change in [
     ),
     ("not turned back", "tuple(reversed(strides))", "tuple(strides)"),
     ("sums for products", "step *= size", "step += size"),
-    ("a list", "return tuple(reversed(strides))", "return strides[::-1]"),
     ("bytes", "step = [], 1", "step = [], 4"),
     ("the size of the next axis only", "step *= size", "step = size"),
 ]:
     wrong("02.contiguous_strides", what, STRIDES, *change)
+
+right("02.contiguous_strides", STRIDES.replace("tuple(reversed(strides))", "strides[::-1]"), "a list")
 
 OFFSET = right(
     "02.flat_offset", "def flat_offset(index, strides):\n    return sum(i * s for i, s in zip(index, strides))\n"
