@@ -25,7 +25,8 @@ from checks.answers.notebook import notebook_path, read
 from checks.catalogue import LABS, lab_number
 from checks.core import watch as watching
 from checks.core.call import call
-from checks.core.exercise import find, lab_exercises
+from checks.core.exercise import Exercise, find, lab_exercises, provide
+from checks.core.grade import grade
 
 __all__ = ["Carried", "Found", "carried", "load_answers", "replaced", "solution_module", "underneath", "watch"]
 
@@ -225,8 +226,6 @@ class Carried:
         return self._judged[function]
 
     def _decide(self, function: str) -> _Judged:
-        from checks.core.grade import grade  # grade judges what an exercise carries, so it imports this module
-
         found = self._found.get(function, Found(reason=f"lab {self._lab} has no exercise `{function}`."))
         if found.function is None:
             return _Judged(self._solution(function), False, found.reason)
@@ -249,6 +248,16 @@ class Carried:
 
 
 _CARRIED: dict[str, Carried] = {}
+
+
+def _judge_what_it_carries(exercise: Exercise) -> None:
+    """Inside an answer's call nothing is graded: what an exercise may call is judged before."""
+    for earlier in exercise.carries:
+        lab, function = earlier.split(".")
+        carried(lab).judge(function)
+
+
+provide(carried=_judge_what_it_carries)
 
 
 @watching.door

@@ -16,8 +16,7 @@ from typing import Any
 
 from checks.core import compare, differ
 from checks.core.call import Outcome
-from checks.core.exercise import Draw, Exercise, Mistake
-from checks.kernel import launches as kernels
+from checks.core.exercise import Draw, Exercise, Mistake, provided
 
 __all__ = ["FIXED_SEED", "Diagnosis", "Finding", "Seen", "signature"]
 
@@ -119,7 +118,7 @@ class Diagnosis:
         differs = self._differs(shown)
         if not all(one.comparable for one in self.failing):
             return Finding(differs=differs)
-        slip = kernels.slip(self._answer) if self._exercise.guarded else None
+        slip = provided("kernels").slip(self._answer) if self._exercise.guarded else None
         if slip is not None:
             return Finding(slip)
         mistake = self._cause() or self._two_at_once()

@@ -143,6 +143,7 @@ class Exercise:
     autograd: bool = True
     limit: float = 3.0
     guarded: bool = False
+    launches: bool = False
     carries: Sequence[str] = ()
     stretch: bool = False
     score: Callable[[Any], str] | None = None
@@ -170,6 +171,23 @@ class Exercise:
 
 
 _REGISTRY: dict[str, Exercise] = {}
+_PARTS: dict[str, Any] = {}
+
+
+def provide(**parts: Any) -> None:
+    """What rooms above the core give it, so that it need not import them.
+
+    Args:
+        kernels: the kernel side of the grader: guarded, finding, Compilation, on_device, slip, left_over and work_of, as
+            `checks.kernel.launches` has them.
+        carried: carried(exercise) → None, called before an answer is graded that may call functions of earlier labs.
+    """
+    _PARTS.update(parts)
+
+
+def provided(part: str) -> Any:
+    """A part by its name; None where its room is not loaded, so that nothing here can need it."""
+    return _PARTS.get(part)
 
 
 def exercise(name: str, **fields: Any) -> Exercise:
@@ -189,6 +207,7 @@ def exercise(name: str, **fields: Any) -> Exercise:
         autograd: False switches automatic differentiation off inside the answer, and reports an attempt to use it.
         limit: seconds one call may take, in the interpreter.
         guarded: run under `msda_core.machine.guard`; the answer launches kernels.
+        launches: the answer is a launcher: a kernel of its own must be given the inputs and write what it returns.
         carries: earlier exercises whose functions the answer may call, "01.to_pixels".
         stretch: an extra that does not count for the lab.
         score: score(answer) → an open-ended figure, shown once the exercise passes.

@@ -16,13 +16,11 @@ from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import FunctionType
 from typing import Any
 
-from checks.answers.carry import carried
 from checks.core import compare, watch
 from checks.core.call import Outcome, call, chain, neutral
 from checks.core.diagnose import FIXED_SEED, Diagnosis, Finding
-from checks.core.exercise import Draw, Exercise, Failed, Mistake, NotRun, find, lab_exercises
+from checks.core.exercise import Draw, Exercise, Failed, Mistake, NotRun, find, lab_exercises, provided
 from checks.core.report import Check, Report
-from checks.kernel import launches as kernels
 from msda_core import device
 
 __all__ = ["grade", "latest"]
@@ -81,9 +79,9 @@ def _graded(exercise: Exercise, answer: Any, missing: str, seed: int, diagnose: 
         return Report(exercise, "fail", [Check("own", "the answer is your own", "fail", REACHED.format(theirs))])
     if exercise.guarded and device.NO_TRITON:
         return Report(exercise, "not_run", [Check("triton", "kernels can run here", "not_run", device.NO_TRITON)])
-    for earlier in exercise.carries:
-        lab, function = earlier.split(".")
-        carried(lab).judge(function)
+    judge_carried = provided("carried")
+    if judge_carried is not None:
+        judge_carried(exercise)
     return _Run(exercise, answer, seed, progress).report(diagnose)
 
 
@@ -136,7 +134,8 @@ class _Run:
         self.printed = ""
         self.diagnosis = Diagnosis(exercise, self.answer, self._try)
         self._launches: list = []
-        self._compilation: kernels.Compilation | None = None
+        self._not_its_work = ""  # what says that no kernel of the answer's wrote what it returned
+        self._compilation: Any = None
         self._bar = _Bar(exercise.name, len(exercise.cases) + len(exercise.properties)) if progress else None
 
     def report(self, diagnose: bool) -> Report:
@@ -152,9 +151,12 @@ class _Run:
                 if check.fatal:
                     break
             if self._compilation is None and self._launches and not self.diagnosis.failing:
-                self._compilation = kernels.Compilation(self._launches)
+                self._compilation = provided("kernels").Compilation(self._launches)
             if self._compilation is not None and not checks[-1].fatal:
                 checks.append(self._compiles())
+            if exercise.launches and not self.diagnosis.failing and not checks[-1].fatal:
+                status = "fail" if self._not_its_work else "pass"
+                checks.append(Check("written", "a kernel of yours writes what is returned", status, self._not_its_work))
             state = _overall(checks)
             found = self.diagnosis.find(state) if diagnose and state in ("fail", "crash") else Finding()
             score = self._score() if state == "pass" else None
@@ -195,14 +197,18 @@ class _Run:
             return verdict("not_run", str(late))
         if error is None:
             return verdict("pass")
-        found = kernels.finding(error)
+        found = provided("kernels").finding(error)
         return verdict("fail", found[1]) if found and found[0] == "fail" else verdict("not_run", str(error))
 
     def _call(self, answer: Any, args: tuple, watched: bool, guarded: bool = True) -> Outcome:
         exercise = self.exercise
-        around = self._around(answer) if guarded else contextlib.nullcontext
+        work = None
+        if exercise.launches and guarded and answer is self.answer:
+            work = provided("kernels").work_of(_argument_names(exercise, len(args)))
+        run = lambda *copies: exercise.run(answer, copies)  # noqa: E731
+        around = self._around(answer, work) if guarded else contextlib.nullcontext
         outcome = call(
-            lambda *copies: exercise.run(answer, copies),
+            run if work is None else lambda *copies: work.run(lambda: run(*copies), copies),
             args,
             answer=answer,
             limit=exercise.seconds,
@@ -211,14 +217,16 @@ class _Run:
             around=around,
             watched=watched,
         )
+        if work is not None and outcome.error is None:
+            self._not_its_work = self._not_its_work or work.missing
         outcome.value = compare.plain(outcome.value)
         return outcome
 
-    def _around(self, answer: Any) -> Callable[[], contextlib.AbstractContextManager]:
+    def _around(self, answer: Any, work: Any = None) -> Callable[[], contextlib.AbstractContextManager]:
         """What a call runs in: for kernels, the guard; the launches of the answer are noted for the compiler."""
         if not self.exercise.guarded:
             return contextlib.nullcontext
-        return lambda: kernels.guarded(self._launches if answer is self.answer else None)
+        return lambda: provided("kernels").guarded(self._launches if answer is self.answer else None, work)
 
     def _case(self, case: Callable) -> Check:
         # A known mistake that is caught already is only observed further, on draws whose outcomes are remembered.
@@ -234,10 +242,10 @@ class _Run:
             seen.state = check.status
             # A learner's kernel is compiled beside its cases; a known mistake only if nothing else gives it away.
             if self.watched and self._compilation is None and outcome.error is None and self._launches:
-                self._compilation = kernels.Compilation(self._launches)
+                self._compilation = provided("kernels").Compilation(self._launches)
             if check.status == "pass" and self.exercise.guarded and not device.INTERPRETED:
                 # Safe and right on paper; now the same on the GPU.
-                args = kernels.on_device(args)
+                args = provided("kernels").on_device(args)
                 check = self._judge(case, seed, args, self._call(self.answer, args, self.watched, guarded=False))
                 seen.state = check.status
             if check.status != "pass":
@@ -299,7 +307,7 @@ class _Run:
         """State and message of an answer that raised."""
         if _is_stub(outcome.error, self.exercise.name):
             return _unwritten(self.answer, self.exercise.name)
-        return kernels.finding(outcome.error) or ("crash", _crash_message(outcome))
+        return provided("kernels").finding(outcome.error) or ("crash", _crash_message(outcome))
 
     def _check(self, answer: Any, item: Any, draw: Draw, watched: bool) -> Outcome:
         """What an answer does in a property."""
@@ -368,7 +376,7 @@ def _is_stub(error: BaseException, name: str) -> bool:
 
 def _unwritten(answer: Any, name: str) -> tuple[str, str]:
     """The state and message of an answer that ended in its stub: to do, unless there is code beside the stub's line."""
-    line = kernels.left_over(answer, name)
+    line = provided("kernels").left_over(answer, name)
     if not line:
         return "todo", "Not written yet."
     return "crash", f"there is code here, but the stub's line `{line}` is still there as well: delete it."

@@ -27,9 +27,11 @@ def within_budget(mine: Any, theirs: Any, budget: float, whose: str = "the refer
         A note: both counts.
 
     Raises:
-        Failed: over the budget. Its key holds the tensor that most of it is asked of, and how many times too much,
+        Failed: nothing was requested, or more than the budget. Its key holds the tensor that most of it is asked of, and how many times too much,
             in powers of the root of two.
     """
+    if theirs.sectors and not mine.sectors:
+        raise Failed("the kernel asks memory for nothing, so it cannot have done the work.", key=("asks for nothing",))
     allowed = math.floor(budget * theirs.sectors)
     counted = f"{mine.sectors:,} sectors requested, by {whose} {theirs.sectors:,}"
     if mine.sectors <= allowed:

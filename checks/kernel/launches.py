@@ -12,18 +12,23 @@ import inspect
 import itertools
 import linecache
 import re
+import sys
 import textwrap
 import threading
 import types
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from checks.core import watch
 from checks.core.call import quote
-from checks.core.exercise import Mistake
+from checks.core.exercise import Mistake, provide
 from msda_core import device
+
+if TYPE_CHECKING:
+    from checks.kernel.work import Work
 
 __all__ = ["Compilation", "edited", "finding", "guarded", "left_over", "on_device", "slip", "with_body"]
 
@@ -102,16 +107,25 @@ CONFUSIONS = [
 _serial = itertools.count()
 
 
-def guarded(launches: list | None = None) -> contextlib.AbstractContextManager:
-    """The machine's guard; appends every launch to `launches` before it runs."""
+def guarded(launches: list | None = None, work: "Work | None" = None) -> contextlib.AbstractContextManager:
+    """The machine's guard; appends every launch to `launches` before it runs, and shows it to `work`."""
     from msda_core import machine
 
     def launched(launch):
         watch.check_launch(launch.kernel)
         if launches is not None:
             launches.append(launch)
+        if work is not None:
+            work.launched(launch)
 
-    return machine.guard(launched=launched)
+    return machine.guard(launched=launched, observer=None if work is None else work.see)
+
+
+def work_of(names: Sequence[str]) -> "Work":
+    """What follows the inputs of one call, by these names, to what it returns."""
+    from checks.kernel.work import Work
+
+    return Work(names)
 
 
 def finding(error: BaseException | None) -> tuple[str, str] | None:
@@ -344,3 +358,6 @@ def _is_block(node: ast.AST, blocks: set[str]) -> bool:
     if isinstance(node, ast.Name):
         return node.id in blocks
     return any(_is_block(child, blocks) for child in ast.iter_child_nodes(node))
+
+
+provide(kernels=sys.modules[__name__])

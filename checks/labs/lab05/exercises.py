@@ -144,6 +144,7 @@ exercise(
     ],
     picture=lambda args, yours, truth: forward.error_map(yours, truth, args[0].shape[2]),
     guarded=True,
+    launches=True,
     limit=LIMIT,
     axes=["batch item", "query", "channel"],
     score=_score,

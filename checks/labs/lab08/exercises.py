@@ -161,6 +161,7 @@ exercise(
     ],
     properties=[Property("launches", "a kernel does the work", _launches)],
     guarded=True,
+    launches=True,
     limit=LIMIT,
     axes=GRADIENTS,
     parts=tuple(GRADIENTS),

@@ -130,6 +130,7 @@ exercise(
         Property("chooses", "it sums where it should, and nothing else is made wider", _chooses, prepare=_wanted),
     ],
     guarded=True,
+    launches=True,
     limit=LIMIT,
     axes=GRADIENTS,
     parts=tuple(GRADIENTS),
