@@ -121,12 +121,14 @@ _KEPT: list[types.CodeType] = []  # the code of doors: an id is used again when 
 LEARNER, LIBRARY, IMPORT = "learner", "library", "import"
 
 
-def door(function: F) -> F:
-    """Mark a function of ours as one that an answer may call, and that may use the key: a decorator."""
-    code = inspect.unwrap(function).__code__
-    _DOORS.add(id(code))
-    _KEPT.append(code)
-    return function
+def door(thing: F) -> F:
+    """Mark a function of ours, or the methods of a class, as what an answer may call and may use the key: a decorator."""
+    functions = vars(thing).values() if isinstance(thing, type) else [inspect.unwrap(thing)]
+    for function in functions:
+        if isinstance(function, types.FunctionType):
+            _DOORS.add(id(function.__code__))
+            _KEPT.append(function.__code__)
+    return thing
 
 
 _LENT: set[int] = set()  # ids of functions, or of kernels' functions

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from checks.answers.carry import replaced
 from checks.core.compare import describe
+from checks.core.watch import door
 from checks.core.exercise import Draw, Failed
 from checks.labs.lab08.cases import in_bfloat16, points_that_collide, three_levels
 from checks.labs.lab09.kernels import crossed_kernel, every_kind_kernel, spellings_kernel
@@ -331,6 +332,7 @@ def eight_bits(draw: Draw):
 # --- stretch: narrow_sum --------------------------------------------------------------------------------------------
 
 
+@door  # its numbers are handed to the answer
 class Narrow:
     """A number that every operation rounds to a sixteen-bit dtype, and counts.
 
