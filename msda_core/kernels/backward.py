@@ -28,7 +28,7 @@ from msda_core.kernels.launch import Plan, launch
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["accumulator_dtype", "backward_config", "msda_backward", "msda_bwd_kernel"]
+__all__ = ["accumulator_dtype", "backward_config", "msda_backward", "msda_bwd_kernel", "units_per_one"]
 
 
 @triton.jit
@@ -51,7 +51,7 @@ def msda_bwd_kernel(
 ):  # fmt: skip
     """One program: BLOCK_Q queries and BLOCK_M heads of one batch item; points and channels in blocks.
 
-    grad_value must be zero on entry. unit_ptr is read only where grad_value is int64: how many units make 1.0.
+    grad_value must be zero on entry. unit_ptr, (B, M, D), is read only where it is int64: how many units make 1.0.
     """
     b = tl.program_id(2).to(tl.int64)  # only whole batch items can lie 2^31 elements apart
     rows = tl.arange(0, BLOCK_Q * BLOCK_M)
@@ -66,9 +66,6 @@ def msda_bwd_kernel(
     attn_ptr += b * Q * (M * L * K)
     grad_attn_ptr += b * Q * (M * L * K)
     grad_out_ptr += b * Q * (M * D)
-    unit = 1.0
-    if grad_value_ptr.dtype.element_ty == tl.int64:
-        unit = tl.load(unit_ptr)
 
     for p0 in range(0, L * K, BLOCK_P):
         offs_p = p0 + tl.arange(0, BLOCK_P)
@@ -92,8 +89,12 @@ def msda_bwd_kernel(
             offs_d = d0 + tl.arange(0, BLOCK_D)
             mask_d = offs_d < D
             offs_g = offs_row[:, None] * D + offs_d[None, :]
-            g = tl.load(grad_out_ptr + offs_g, mask=mask_row[:, None] & mask_d[None, :], other=0.0)
-            g = g.to(tl.float32)[:, None, :]
+            mask_g = mask_row[:, None] & mask_d[None, :]
+            g = tl.load(grad_out_ptr + offs_g, mask=mask_g, other=0.0).to(tl.float32)[:, None, :]
+            unit = 1.0
+            if grad_value_ptr.dtype.element_ty == tl.int64:
+                offs_u = (b * M + m)[:, None] * D + offs_d[None, :]
+                unit = tl.load(unit_ptr + offs_u, mask=mask_g, other=1.0)[:, None, :]
 
             offs_00 = offs_pixel[:, :, None] + offs_d[None, None, :]
             offs_01 = offs_00 + M * D
@@ -160,17 +161,30 @@ def _plan(
     return Plan(config.grid(B, Q, M), constants, **config.options)
 
 
+#: Contributions to a pixel, on average, up to which 16-bit sums are made in 16 bits: more cost more than two of the
+#: roundings at the end that nobody avoids. LOG.md, "Sums in 16 bits".
+ENOUGH_FOR_16_BITS = 8
+
+
 def accumulator_dtype(
-    dtype: torch.dtype, device: torch.device, D: int, fp32_grad_accum: bool | None = None
-) -> torch.dtype:  # fmt: skip
-    """In what grad_value is summed: its own dtype where the hardware reduces in it, else float32.
+    dtype: torch.dtype,
+    device: torch.device,
+    D: int,
+    fp32_grad_accum: bool | None = None,
+    contributions: float = 0.0,
+) -> torch.dtype:
+    """In what grad_value is summed: its own dtype where the hardware reduces in it and few numbers meet, else float32.
 
     Memory adds 16-bit numbers in pairs or wider, and bfloat16 only from SM 9.0 on. Any other 16-bit addition, as of the
     odd channel out, is a compare-and-swap loop, ten to several hundred times slower than a float32 scratch and one
-    cast. Triton's interpreter cannot add bfloat16 at all. `fp32_grad_accum` overrides the choice.
+    cast. Triton's interpreter cannot add bfloat16 at all. And every addition in 16 bits is a rounding. `fp32_grad_accum`
+    overrides the choice.
+
+    Args:
+        contributions: to a pixel, on average.
     """
     if fp32_grad_accum is None:
-        fp32_grad_accum = not _adds(dtype, device, D)
+        fp32_grad_accum = not _adds(dtype, device, D) or contributions > ENOUGH_FOR_16_BITS
     return torch.float32 if fp32_grad_accum else dtype
 
 
@@ -194,10 +208,10 @@ def msda_backward(
 
     Args:
         value … attention_weights, config: as in `msda_forward`; grad_out: (B, Q, M*D).
-        fp32_grad_accum: sum grad_value in float32 and round once; None decides by the GPU, see `accumulator_dtype`.
-        deterministic: sum grad_value in 64-bit integers, which add to the same bits in any order. The unit is a
-            power of two chosen from the largest possible contribution, so the sum is finer than a float32 one; an
-            infinity or a NaN in grad_out makes all of grad_value NaN.
+        fp32_grad_accum: sum grad_value in float32 and round once; None decides, see `accumulator_dtype`.
+        deterministic: sum grad_value in 64-bit integers, which add to the same bits in any order. Each batch item, head
+            and channel has a unit of its own, a power of two: `units_per_one` says how fine. An infinity or a NaN in
+            grad_out makes all of grad_value NaN in its batch item, head and channel, and nowhere else.
 
     Returns:
         (grad_value, grad_sampling_locations, grad_attention_weights), shaped and typed like the inputs.
@@ -205,7 +219,7 @@ def msda_backward(
     B, S, M, D = value.shape
     _, Q, _, L, K, _ = sampling_locations.shape
     if B == 0 or Q == 0 or M == 0 or D == 0 or K == 0:
-        return torch.zeros_like(value), torch.zeros_like(sampling_locations), torch.zeros_like(attention_weights)
+        return tuple(t.new_zeros(t.shape) for t in (value, sampling_locations, attention_weights))
     if B > MAX_BATCH:
         parts = zip(*(t.split(MAX_BATCH) for t in (value, sampling_locations, attention_weights, grad_out)))
         grads = [
@@ -214,9 +228,10 @@ def msda_backward(
         ]
         return tuple(torch.cat(column) for column in zip(*grads))
 
-    accumulator, unit = accumulator_dtype(value.dtype, value.device, D, fp32_grad_accum), None
+    accumulator = accumulator_dtype(value.dtype, value.device, D, fp32_grad_accum, 4 * Q * L * K / S if S else 0)
+    unit = None
     if deterministic:
-        accumulator, unit = torch.int64, _units_per_one(grad_out, attention_weights, Q * K)
+        accumulator, unit = torch.int64, units_per_one(grad_out, attention_weights)
     grad_value = torch.zeros(value.shape, dtype=accumulator, device=value.device)
     grad_loc = sampling_locations.new_empty(sampling_locations.shape)
     grad_attn = attention_weights.new_empty(attention_weights.shape)
@@ -228,16 +243,26 @@ def msda_backward(
          attention_weights.contiguous(), grad_out.contiguous(), grad_value, grad_loc, grad_attn, unit),
     )  # fmt: skip
     if deterministic:
-        grad_value = grad_value.double().div_(unit)
+        grad_value = grad_value.double().div_(unit[:, None])
     return grad_value.to(value.dtype), grad_loc, grad_attn
 
 
-def _units_per_one(grad_out: Tensor, attention_weights: Tensor, points: int) -> Tensor:
-    """The largest power of two, as a float32 (1,), for which `points` contributions to one pixel cannot overflow.
+def units_per_one(grad_out: Tensor, weights: Tensor) -> Tensor:
+    """How many units of an int64 sum make 1.0: for each batch item, head and channel the largest power of two that fits.
 
-    One contribution is at most max|grad_out| * max|attention|. Nothing here waits for the device.
+    No pixel's sum can overflow. With c the largest contribution to the channel, and N = Q*L*K points, the unit is at most
+    c * N / 2^60: 41 bits below c at encoder scale (N = 355,568). A contribution below it is lost, and one outlier among
+    the gradients makes it coarser for its own channel of its own head alone.
+
+    Args:
+        grad_out: (B, Q, M*D); weights: (B, Q, M, L, K), each at least as large as what it is multiplied by.
+
+    Returns:
+        (B, M, D), float32; NaN where grad_out or a weight is not finite. Nothing here waits for the device.
     """
-    largest = grad_out.abs().amax().double() * attention_weights.abs().amax().double()
-    exponent = 62 - math.ceil(math.log2(points)) - torch.frexp(largest).exponent
+    B, Q, M, L, K = weights.shape
+    largest = weights.abs().flatten(3).amax(3).double()  # (B, Q, M)
+    largest = (grad_out.unflatten(2, (M, -1)).abs().double() * largest[..., None]).amax(1)  # (B, M, D)
+    exponent = 62 - math.ceil(math.log2(Q * L * K)) - torch.frexp(largest).exponent
     unit = torch.ldexp(torch.ones_like(largest), exponent.clamp(-126, 126))
-    return torch.where(largest.isfinite(), unit, math.nan).float().reshape(1)
+    return torch.where(largest.isfinite(), unit, math.nan).float()

@@ -253,12 +253,39 @@ def test_deterministic_unit_follows_the_gradient(make_call, assert_close, scale)
     assert_close(msda_backward(*call, deterministic=True)[0], reference.exact_gradients(*call)[0])
 
 
-def test_deterministic_backward_of_zero_and_of_nan(make_call):
+def test_deterministic_backward_of_zero_and_of_nan(make_call, assert_close):
     call = make_call()
     zero = call._replace(grad_out=torch.zeros_like(call.grad_out))
     assert (msda_backward(*zero, deterministic=True)[0] == 0).all()
+    exact = reference.exact_gradients(*call)[0]
     call.grad_out[0, 0, 0] = float("nan")
-    assert msda_backward(*call, deterministic=True)[0].isnan().all()
+    grad = msda_backward(*call, deterministic=True)[0]
+    assert grad[0, :, 0, 0].isnan().all()
+    assert_close(grad[0, :, 1], exact[0, :, 1])
+    assert_close(grad[0, :, 0, 1:], exact[0, :, 0, 1:])
+
+
+@pytest.mark.parametrize("outlier", [1e15, 1e18, 1e30])
+def test_deterministic_sum_of_one_channel_bears_the_outlier_of_another(make_call, assert_close, outlier):
+    """One gradient past all measure, in channel 3 of head 1 of batch item 0: it costs that channel, and no other."""
+    call = make_call(B=2, M=3)
+    exact = reference.exact_gradients(*call)[0]
+    call.grad_out.view(2, 3, 3, 8)[0, 1, 1, 3] = outlier
+    grad = msda_backward(*call, deterministic=True)[0].double()
+    spoilt = reference.exact_gradients(*call)[0]
+    assert_close(grad[0, :, 1, 3].float(), spoilt[0, :, 1, 3])
+    for tensor in (grad, exact):
+        tensor[0, :, 1, 3] = 0
+    assert_close(grad.float(), exact)
+
+
+def test_a_deterministic_contribution_is_rounded_no_more_than_is_said(make_call):
+    """What `units_per_one` promises: N contributions of c are off by less than N units of c * N / 2^60."""
+    call = make_call(Q=16, K=4)
+    unit = 1 / backward.units_per_one(call.grad_out, call.attn).double()
+    largest = (call.grad_out.unflatten(2, (2, 8)).abs() * call.attn.flatten(3).amax(3)[..., None]).amax(1).double()
+    points = 16 * 2 * 4
+    assert (unit <= largest * points / 2.0**60).all() and (unit > largest * points / 2.0**64).all()
 
 
 def test_float32_accumulator_rounds_once(make_call, assert_close):
@@ -288,6 +315,9 @@ def test_accumulator_follows_the_hardware(monkeypatch):
         assert backward.accumulator_dtype(torch.bfloat16, gpu, 32) == expected
         assert backward.accumulator_dtype(torch.bfloat16, gpu, 32, fp32_grad_accum=False) == torch.bfloat16
         assert backward.accumulator_dtype(torch.float16, gpu, 32, fp32_grad_accum=True) == torch.float32
+        assert backward.accumulator_dtype(torch.float16, gpu, 30, contributions=8) == torch.float16
+        assert backward.accumulator_dtype(torch.float16, gpu, 30, contributions=9) == torch.float32
+        assert backward.accumulator_dtype(torch.float16, gpu, 30, False, contributions=9) == torch.float16
         for dtype in (torch.float32, torch.float16, torch.bfloat16):  # a lone 16-bit addition is a loop
             assert backward.accumulator_dtype(dtype, gpu, 71) == torch.float32
 
