@@ -131,11 +131,15 @@ def check_dims(
     level_start_index: Starts,
     sampling_locations: Tensor,
     attention_weights: Tensor,
+    points_per_level: Sequence[int] | None = None,
 ) -> Dims:
     """Check everything about a call that can be read without looking at data: ranks, sizes, dtypes, devices.
 
+    Args:
+        points_per_level: K of each level, for locations (B, Q, M, P, 2) and weights (B, Q, M, P) with P their sum.
+
     Returns:
-        The sizes of the call.
+        The sizes of the call; of a ragged one K is P, the points of all levels.
 
     Raises:
         ValueError: says what was expected, what came, and the likely cause.
@@ -151,13 +155,22 @@ def check_dims(
     B, S, M, D = value.shape
 
     loc_shape = tuple(sampling_locations.shape)
-    if len(loc_shape) != 6 or loc_shape[-1] != 2:
+    if points_per_level is None:
+        layout, points = "(B, Q, M, L, K", "Are levels and points still one axis?"
         hint = {
-            5: "Is the (x, y) axis missing?",
+            5: "Is the (x, y) axis missing" + (", or points_per_level?" if loc_shape[-1] == 2 else "?"),
             6: "Are these boxes instead of points (x, y)?",
         }.get(len(loc_shape), "Is an axis folded into another?")
-        raise ValueError(f"sampling_locations must be (B, Q, M, L, K, 2), got {loc_shape}. {hint}")
-    _, Q, _, L, K, _ = loc_shape
+    else:
+        layout, points = (
+            "(B, Q, M, sum(points_per_level)",
+            "Are levels and points two axes, as without points_per_level?",
+        )
+        hint = {6: points, 5: "Are these boxes instead of points (x, y)?"}.get(len(loc_shape), "Is an axis missing?")
+    if len(loc_shape) != layout.count(",") + 2 or loc_shape[-1] != 2:
+        raise ValueError(f"sampling_locations must be {layout}, 2), got {loc_shape}. {hint}")
+    Q, K = loc_shape[1], loc_shape[-2]
+    L = loc_shape[3] if points_per_level is None else _check_points(points_per_level, K)
     if loc_shape[0] != B:
         raise ValueError(
             f"sampling_locations must have batch {B} as value has, got {loc_shape[0]} in {loc_shape}. "
@@ -171,8 +184,8 @@ def check_dims(
 
     weight_shape = tuple(attention_weights.shape)
     if weight_shape != loc_shape[:-1]:
-        hint = "Are levels and points still one axis?" if len(weight_shape) == 4 else "Are two axes transposed?"
-        raise ValueError(f"attention_weights must be (B, Q, M, L, K) = {loc_shape[:-1]}, got {weight_shape}. {hint}")
+        hint = "Are two axes transposed?" if len(weight_shape) == len(loc_shape) - 1 else points
+        raise ValueError(f"attention_weights must be {layout}) = {loc_shape[:-1]}, got {weight_shape}. {hint}")
 
     rows = len(spatial_shapes)
     if isinstance(spatial_shapes, Tensor) and (spatial_shapes.dim() != 2 or spatial_shapes.shape[1] != 2):
@@ -182,7 +195,7 @@ def check_dims(
     if rows != L:
         raise ValueError(
             f"spatial_shapes must have one row per level, expected {L}, got {rows}. "
-            "Does sampling_locations hold another number of levels?"
+            f"Does {'sampling_locations hold' if points_per_level is None else 'points_per_level have'} another number of levels?"
         )
     if level_start_index is not None and len(level_start_index) != L:
         raise ValueError(
@@ -204,6 +217,21 @@ def check_dims(
                 f"{name} must be on {value.device} as value is, got {tensor.device}. Was only part of the call moved?"
             )
     return Dims(B, S, M, D, Q, L, K)
+
+
+def _check_points(points_per_level: Sequence[int], points: int) -> int:
+    """The number of levels of a ragged call with so many points in all."""
+    if any(count < 1 or count != int(count) for count in points_per_level):
+        raise ValueError(
+            f"points_per_level must hold a positive number for each level, got {list(points_per_level)}. "
+            "Is there a level that nobody samples? Leave it out, and give level_start_index."
+        )
+    if sum(points_per_level) != points:
+        raise ValueError(
+            f"sampling_locations must hold {sum(points_per_level)} points, the sum of {list(points_per_level)}, got {points}. "
+            "Is points_per_level of another layer?"
+        )
+    return len(points_per_level)
 
 
 def _name(dtype: torch.dtype) -> str:

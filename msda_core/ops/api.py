@@ -4,6 +4,8 @@ CUDA tensors run the Triton kernels, CPU tensors and float64 the vectorised refe
 (`eager`), everything else goes through PyTorch's dispatcher (`registry`).
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -23,6 +25,8 @@ def multi_scale_deformable_attention(
     attention_weights: Tensor,
     im2col_step: int | None = None,
     *,
+    points_per_level: Sequence[int] | None = None,
+    method: str = "default",
     fp32_grad_accum: bool | None = None,
     deterministic: bool | None = None,
 ) -> Tensor:
@@ -38,14 +42,23 @@ def multi_scale_deformable_attention(
             float32 beside a 16-bit value: bfloat16 cannot tell a third of a pixel at W = 167.
         attention_weights: (B, Q, M, L, K), any of the float dtypes.
         im2col_step: ignored; the CUDA operator of Deformable DETR cut the batch by it.
-        fp32_grad_accum: sum the gradient of a 16-bit value in float32, then round once. None: only where the GPU
-            cannot add the dtype natively (bfloat16 below SM 9.0; either, if D is odd).
+        points_per_level: K of each level where they differ, as in D-FINE ([3, 6, 3]); locations are then (B, Q, M, P, 2) and
+            weights (B, Q, M, P), the points level by level, P their sum.
+        method: "default" samples between four pixels; "discrete", of RT-DETRv2, takes the pixel (trunc(x*W + 0.5),
+            trunc(y*H + 0.5)), outside the image the nearest one of its edge, and has no gradient in the locations.
+        fp32_grad_accum: sum the gradient of a 16-bit value in float32, then round once. None: where the GPU cannot add the
+            dtype natively (bfloat16 below SM 9.0; either, if D is odd), and where more than 8 contributions meet in a
+            pixel on average (4*Q*L*K > 8*S), but for encoders that merge, which sum most of them in float32 anyway. Queries
+            that crowd on few pixels are not seen: `kernels/LOG.md` has what that costs.
         deterministic: a backward that gives the same bits every time, at about twice the memory of a float32 one.
+            Sums are integers, for each batch item, head and channel in a unit of its own, 41 bits below its largest
+            contribution or finer; a contribution below that is lost, and an infinity or a NaN spoils its own channel alone.
             None: as `torch.use_deterministic_algorithms` says when it runs.
 
     Returns:
-        (B, Q, M*D), in value's dtype. Arithmetic and sums are float32 (float64 for float64). Differentiable once; on
-        the CPU as often as `grid_sample` is.
+        (B, Q, M*D), in value's dtype. Arithmetic and sums are float32 (float64 for float64). Differentiable twice, in
+        reverse and in forward mode (`torch.func.hessian`), as often as you like with method="discrete"; once inside
+        `torch.compile`. One derivative more is a RuntimeError.
 
     Raises:
         ValueError: names what was expected, what came, and the likely cause. The values of a level table on the GPU are
@@ -53,32 +66,42 @@ def multi_scale_deformable_attention(
 
     Source: Deformable DETR (Zhu et al., 2021), Eq. 3.
     """
+    if method not in ("default", "discrete"):
+        raise ValueError(f"method must be 'default' or 'discrete', got {method!r}. Is it grid_sample's mode?")
     args = (value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
-    if torch.compiler.is_compiling():
-        check_dims(*args)
-        shapes, starts = tables.traceable(spatial_shapes, level_start_index, value)
-        return torch.ops.msda_core.forward(
-            value, shapes, starts, sampling_locations, attention_weights, fp32_grad_accum, deterministic
-        )
+    points = None if points_per_level is None else tuple(points_per_level)
+    compiling = torch.compiler.is_compiling()
+    if compiling:
+        check_dims(*args, points)
+    else:
+        tables.check_once(*args, points)
+    if points is not None:  # a ragged call: one level for each point, and one point for each level
+        sampling_locations, attention_weights = sampling_locations.unsqueeze(4), attention_weights.unsqueeze(4)
+    sums = (fp32_grad_accum, deterministic)
 
-    tables.check_once(*args)
-    if eager.is_plain(value, sampling_locations, attention_weights) and value.device.type != "meta":
-        if eager.on_reference(value, sampling_locations, attention_weights):
+    if not compiling and eager.is_plain(value, sampling_locations, attention_weights) and value.device.type != "meta":
+        inputs = (sampling_locations, attention_weights)
+        if eager.on_reference(value, *inputs):
             eager.refuse_deterministic_double(value, deterministic)
-            levels, first = tables.on_host(spatial_shapes, level_start_index, value.shape[1])
-            return reference.msda_checked(value, levels, first, sampling_locations, attention_weights)
-        shapes, starts = tables.on_device(spatial_shapes, level_start_index, value)
+            levels, first = tables.on_host(spatial_shapes, level_start_index, value.shape[1], points)
+            if method == "discrete":
+                return reference.nearest(value, levels, first, *inputs)
+            return reference.msda_checked(value, levels, first, *inputs)
+        shapes, starts = tables.on_device(spatial_shapes, level_start_index, value, points)
+        if method == "discrete":
+            return registry.Nearest.apply(value, shapes, starts, *inputs, *sums)
+        if forward_ad._current_level >= 0:
+            return registry.Attention.apply(value, shapes, starts, *inputs, *sums, eager.merging_wish())
         tracked = value.requires_grad or sampling_locations.requires_grad or attention_weights.requires_grad
-        if (tracked and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
-            return eager.attend(
-                value, shapes, starts, sampling_locations, attention_weights,
-                fp32_grad_accum, deterministic, eager.merging_wish(),
-            )  # fmt: skip
-        return eager.forward(value, shapes, starts, sampling_locations, attention_weights)
+        if tracked and torch.is_grad_enabled():
+            return eager.attend(value, shapes, starts, *inputs, *sums, eager.merging_wish())
+        return eager.forward(value, shapes, starts, *inputs)
 
-    shapes, starts = tables.traceable(spatial_shapes, level_start_index, value)
-    operator = registry.transformed if torch._C._are_functorch_transforms_active() else torch.ops.msda_core.forward
-    return operator(
-        value, shapes, starts, sampling_locations, attention_weights,
-        fp32_grad_accum, deterministic, eager.merging_wish(),
-    )  # fmt: skip
+    tables_in_graph = tables.traceable(spatial_shapes, level_start_index, value, points)
+    args = (value, *tables_in_graph, sampling_locations, attention_weights, *sums)
+    transformed = torch._C._are_functorch_transforms_active() and not compiling
+    if method == "discrete":
+        return registry.Nearest.apply(*args) if transformed else torch.ops.msda_core.nearest(*args)
+    if compiling:
+        return torch.ops.msda_core.forward(*args)
+    return (registry.Attention.apply if transformed else torch.ops.msda_core.forward)(*args, eager.merging_wish())

@@ -12,12 +12,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from msda_core import device
 from msda_core.ops import tables
 
-__all__ = ["attend", "backward", "forward", "interpreted", "is_plain", "merging", "merging_wish", "on_reference"]
+__all__ = [
+    "attend",
+    "backward",
+    "forward",
+    "interpreted",
+    "is_deterministic",
+    "is_plain",
+    "kernels",
+    "merging",
+    "merging_wish",
+    "on_reference",
+]
 
 _interpreted: contextvars.ContextVar[bool] = contextvars.ContextVar("msda_core.ops.interpreted", default=False)
 
@@ -110,8 +120,11 @@ class _Attention(torch.autograd.Function):
         return forward(value, shapes, starts, sampling_locations, attention_weights, options[2])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad_out):
+        if torch.is_grad_enabled():  # create_graph=True: gradients with derivatives of their own
+            from msda_core.ops.registry import Attention
+
+            return Attention.backward(ctx, grad_out)
         grad_value, grad_loc, grad_attn = backward(*ctx.saved_tensors, grad_out, *ctx.options)
         return grad_value, None, None, grad_loc, grad_attn, None, None, None
 
@@ -130,11 +143,15 @@ class _Kernels:
         from msda_core.kernels import merged
         from msda_core.kernels.backward import msda_backward
         from msda_core.kernels.forward import msda_forward
+        from msda_core.kernels.nearest import nearest_backward, nearest_forward
+        from msda_core.kernels.second import msda_jvp, msda_second
 
         self.forward, self.backward, self.merged = msda_forward, msda_backward, merged
+        self.jvp, self.second = msda_jvp, msda_second
+        self.nearest, self.nearest_backward = nearest_forward, nearest_backward
 
 
-_kernels = functools.cache(_Kernels)
+kernels = functools.cache(_Kernels)
 
 
 def forward(
@@ -148,8 +165,8 @@ def forward(
     """The forward on kernels, merged or plain. Arguments as `tables.on_device` returns them: (B, Q, M*D)."""
     levels = _levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
     if levels:
-        return _kernels().merged.merged_forward(value, shapes, starts, levels, sampling_locations, attention_weights)
-    return _kernels().forward(value, shapes, starts, sampling_locations, attention_weights)
+        return kernels().merged.merged_forward(value, shapes, starts, levels, sampling_locations, attention_weights)
+    return kernels().forward(value, shapes, starts, sampling_locations, attention_weights)
 
 
 def backward(
@@ -164,14 +181,18 @@ def backward(
     merged: bool | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The three gradients on kernels, merged or plain, shaped and typed like the inputs."""
-    if deterministic is None:
-        deterministic = torch.are_deterministic_algorithms_enabled()
+    deterministic = is_deterministic(deterministic)
     args: Any = (value, shapes, starts, sampling_locations, attention_weights)
     levels = None if deterministic else _levels_to_merge(*args, merged)
     if levels and grad_out.dtype == value.dtype:
         args = (value, shapes, starts, levels, sampling_locations, attention_weights)
-        return _kernels().merged.merged_backward(*args, grad_out, fp32_grad_accum)
-    return _kernels().backward(*args, grad_out, fp32_grad_accum, deterministic)
+        return kernels().merged.merged_backward(*args, grad_out, fp32_grad_accum)
+    return kernels().backward(*args, grad_out, fp32_grad_accum, deterministic)
+
+
+def is_deterministic(wish: bool | None) -> bool:
+    """What `torch.use_deterministic_algorithms` says where nobody said anything."""
+    return torch.are_deterministic_algorithms_enabled() if wish is None else wish
 
 
 def _levels_to_merge(
@@ -183,7 +204,7 @@ def _levels_to_merge(
     wish: bool | None,
 ) -> tuple[tuple[int, int], ...] | None:
     """(H, W) of each level if this call takes the merged kernels, else None. Waits for nothing."""
-    merged = _kernels().merged
+    merged = kernels().merged
     wish = _merging if wish is None else wish
     if wish is None:
         wish = merged.worthwhile(value, sampling_locations)

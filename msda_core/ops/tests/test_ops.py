@@ -223,30 +223,6 @@ def test_gradcheck_in_float64(make_call, where):
         )
 
 
-def test_second_derivative_is_refused(make_call):
-    where, mode = (CPU, interpreted) if device.INTERPRETED else (device.ACTIVE, contextlib.nullcontext)
-    with mode():
-        call = make_call(device=where)
-        value, loc, attn = leaves(call)
-        out = multi_scale_deformable_attention(value, call.shapes, call.starts, loc, attn)
-        (grad,) = torch.autograd.grad(out.square().sum(), value, create_graph=True)
-        with pytest.raises(RuntimeError, match="differentiate twice"):
-            grad.sum().backward()
-        out = torch.ops.msda_core.forward(value, call.shapes, call.starts, loc, attn)
-        (grad,) = torch.autograd.grad(out.square().sum(), value, create_graph=True)
-        with pytest.raises(RuntimeError, match="differentiable once"):
-            grad.sum().backward()
-
-
-def test_forward_mode_is_refused_not_ignored(make_call):
-    where, mode = (CPU, interpreted) if device.INTERPRETED else (device.ACTIVE, contextlib.nullcontext)
-    with mode(), torch.autograd.forward_ad.dual_level():
-        call = make_call(device=where)
-        dual = torch.autograd.forward_ad.make_dual(call.value, torch.ones_like(call.value))
-        with pytest.raises(NotImplementedError, match="jvp"):
-            multi_scale_deformable_attention(dual, *call.inputs[1:])
-
-
 def test_fake_tensors_need_no_kernel(make_call):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -334,7 +310,7 @@ def test_signature_on_every_device_is_one():
     signature = inspect.signature(multi_scale_deformable_attention)
     assert list(signature.parameters) == [
         "value", "spatial_shapes", "level_start_index", "sampling_locations", "attention_weights", "im2col_step",
-        "fp32_grad_accum", "deterministic",
+        "points_per_level", "method", "fp32_grad_accum", "deterministic",
     ]  # fmt: skip
     assert signature.parameters["fp32_grad_accum"].kind is inspect.Parameter.KEYWORD_ONLY
 

@@ -245,3 +245,98 @@ print("ran")
 
 def test_sanitizer_finds_nothing(sanitize):
     sanitize(SANITIZED)
+
+
+def reused(like, old):
+    """A copy of `like` at the address and version of a tensor that is gone: until then, no address is given twice."""
+    kept = []
+    for _ in range(4096):
+        kept.append(like.clone())
+        if (kept[-1].data_ptr(), kept[-1]._version) == old:
+            return kept[-1]
+    raise AssertionError("the allocator did not give the address again")
+
+
+@pytest.mark.parametrize("bad", [[[4, 6], [3000, 2000]], [[4, 6], [-3, 2]], [[2**31 - 1, 2**31 - 1], [3, 2]]], ids=str)
+def test_a_bad_table_at_a_known_address_reads_nothing(make_call, bad):
+    """As a model leaves it that makes its table anew in every step. Nobody waits, nothing is read, the next call says so."""
+    call = make_call()
+    starts = call.starts.tolist()
+    again, table = torch.tensor(call.shapes.tolist(), device="cuda"), torch.tensor(bad, device="cuda")
+    good = again.clone()
+    assert multi_scale_deformable_attention(call.value, good, starts, call.loc, call.attn).abs().sum() > 0
+    known = good.data_ptr(), good._version
+    del good
+    rebuilt = reused(again, known)
+    out = multi_scale_deformable_attention(call.value, rebuilt, starts, call.loc, call.attn)
+    torch.testing.assert_close(out, multi_scale_deformable_attention(call.value, again, starts, call.loc, call.attn))
+    del rebuilt
+    wrong = reused(table, known)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        out, grads = gradients(call._replace(shapes=wrong, starts=starts))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert (out == 0).all() and all((grad == 0).all() for grad in grads)
+    another = again.clone()
+    with pytest.raises(ValueError, match="a level of an earlier call must lie inside the S = 30 pixels.*made anew"):
+        multi_scale_deformable_attention(call.value, another, starts, call.loc, call.attn)
+    multi_scale_deformable_attention(call.value, another, starts, call.loc, call.attn)  # said once
+
+
+def test_a_table_of_inference_mode_and_of_a_graph(make_call, assert_close):
+    call = make_call(B=2, Q=50, M=8, D=32, K=4, levels=((20, 31), (10, 16)))
+    with torch.inference_mode():
+        shapes = call.shapes.clone()
+        for _ in range(2):
+            assert_close(
+                multi_scale_deformable_attention(call.value, shapes, None, call.loc, call.attn),
+                reference.exact(*call.inputs),
+            )
+    fresh = call.shapes.clone()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # a table that nobody has seen: the graph checks it whenever it is replayed
+        out = multi_scale_deformable_attention(call.value, fresh, call.starts, call.loc, call.attn)
+    graph.replay()
+    assert_close(out, reference.exact(*call.inputs))
+    fresh[1, 0] = 10**6
+    graph.replay()
+    assert (out == 0).all()
+
+
+SANITIZED_TOO = """
+import torch
+from msda_core.kernels.fit import fit
+from msda_core.kernels.nearest import nearest_backward, nearest_forward
+from msda_core.kernels.second import msda_jvp, msda_second
+from msda_core.inputs import make_call
+from msda_core.ops import multi_scale_deformable_attention
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for size in (dict(B=2, Q=5, M=3, D=30, K=3), dict(B=1, Q=300, M=8, D=32, K=4, levels=((10, 17), (5, 9), (3, 4), (2, 2))),
+                 dict(B=1, Q=3, M=2, D=71, K=2)):
+        call = make_call(dtype=dtype, device="cuda", **size)
+        call.loc[0, 0, 0, 0, 0] = torch.tensor([float("nan"), 3e9])
+        direction = [torch.randn_like(t) for t in (call.value, call.loc, call.attn)]
+        msda_jvp(*call.inputs, *direction)
+        nearest_forward(*call.inputs)
+        for deterministic in (False, True):
+            msda_second(*call, *direction, deterministic)
+            nearest_backward(*call, None, deterministic)
+        bad = fit(call.shapes * 1000, call.starts, call.value.shape[1])
+        msda_jvp(call.value, *bad, *call.inputs[3:], *direction)
+        msda_second(call.value, *bad, *call[3:], *direction)
+        nearest_forward(call.value, *bad, *call.inputs[3:])
+        nearest_backward(call.value, *bad, *call[3:])
+    call = make_call(B=1, Q=40, M=8, D=32, K=12, levels=((9, 14), (5, 7), (3, 4)), dtype=dtype, device="cuda")
+    leaves = [call.value.requires_grad_(), call.loc[:, :, :, 0].clone().requires_grad_(), call.attn[:, :, :, 0].clone().requires_grad_()]
+    for method in ("default", "discrete"):
+        out = multi_scale_deformable_attention(leaves[0], call.shapes, None, *leaves[1:], points_per_level=(3, 6, 3), method=method)
+        out.backward(call.grad_out)
+torch.cuda.synchronize()
+print("ran")
+"""
+
+
+def test_sanitizer_finds_nothing_in_what_ragged_calls_and_second_derivatives_run(sanitize):
+    sanitize(SANITIZED_TOO)
