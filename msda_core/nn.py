@@ -56,10 +56,16 @@ class _DeformableAttention(nn.Module):
     """What the layers share: projections, their initialisation, offsets and weights predicted from the query.
 
     `queue` values are attended at once, each with offsets and weights of its own, predicted from `queue` queries.
+    fp32_grad_accum and deterministic, of every layer here, say how the gradient of value is summed, as in
+    `multi_scale_deformable_attention`; they are attributes, too, and may be changed at any time.
     """
 
-    def __init__(self, d_model: int, n_levels: int, n_heads: int, n_points: int, queue: int = 1, output_proj=True):
+    def __init__(
+        self, d_model: int, n_levels: int, n_heads: int, n_points: int, queue: int = 1, output_proj: bool = True,
+        *, fp32_grad_accum: bool | None = None, deterministic: bool | None = None,
+    ):  # fmt: skip
         super().__init__()
+        self.fp32_grad_accum, self.deterministic = fp32_grad_accum, deterministic
         if d_model % n_heads:
             raise ValueError(
                 f"d_model must be divisible by n_heads, got d_model = {d_model} and n_heads = {n_heads}. "
@@ -81,6 +87,15 @@ class _DeformableAttention(nn.Module):
         for layer in (self.sampling_offsets, self.attention_weights, self.value_proj, self.output_proj):
             if layer is not None:
                 layer.reset_parameters()
+
+    def attend(
+        self, value: Tensor, spatial_shapes: Levels, level_start_index: Starts, locations: Tensor, weights: Tensor
+    ) -> Tensor:
+        """The operator, with the layer's switches: (B, Q, M*D)."""
+        return multi_scale_deformable_attention(
+            value, spatial_shapes, level_start_index, locations, weights,
+            fp32_grad_accum=self.fp32_grad_accum, deterministic=self.deterministic,
+        )  # fmt: skip
 
     def project_value(self, value: Tensor, padding_mask: Tensor | None) -> Tensor:
         """(B, S, C) → (B, S, M, D), padding zeroed."""
@@ -128,8 +143,8 @@ class MSDeformAttn(_DeformableAttention):
     Source: Deformable DETR (Zhu et al., 2021), section 4.1 and its released module.
     """
 
-    def __init__(self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 4):
-        super().__init__(d_model, n_levels, n_heads, n_points)
+    def __init__(self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 4, **sums: bool | None):
+        super().__init__(d_model, n_levels, n_heads, n_points, **sums)
 
     def forward(
         self,
@@ -166,7 +181,7 @@ class MSDeformAttn(_DeformableAttention):
         value = self.project_value(input_flatten, input_padding_mask)
         offsets, weights = (t.squeeze(3) for t in self.predict(query))
         locations = self.locate(reference_points, offsets, input_spatial_shapes)
-        out = multi_scale_deformable_attention(value, input_spatial_shapes, input_level_start_index, locations, weights)
+        out = self.attend(value, input_spatial_shapes, input_level_start_index, locations, weights)
         return self.output_proj(out)
 
 
@@ -183,9 +198,10 @@ class MSDeformAttn3D(_DeformableAttention):
     """
 
     def __init__(
-        self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 8, output_proj: bool = False
-    ):
-        super().__init__(d_model, n_levels, n_heads, n_points, output_proj=output_proj)
+        self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 8, output_proj: bool = False,
+        **sums: bool | None,
+    ):  # fmt: skip
+        super().__init__(d_model, n_levels, n_heads, n_points, output_proj=output_proj, **sums)
 
     def forward(
         self,
@@ -214,7 +230,7 @@ class MSDeformAttn3D(_DeformableAttention):
             1, 1, self.n_points // Z, 1
         )  # point p: anchor p % Z
         locations = anchors[:, :, None, None] + offsets / _width_height(input_spatial_shapes, offsets)[:, None]
-        out = multi_scale_deformable_attention(value, input_spatial_shapes, input_level_start_index, locations, weights)
+        out = self.attend(value, input_spatial_shapes, input_level_start_index, locations, weights)
         return out if self.output_proj is None else self.output_proj(out)
 
 
@@ -228,10 +244,11 @@ class SpatialCrossAttention(nn.Module):
     """
 
     def __init__(
-        self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 8, dropout: float = 0.1
-    ):
+        self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 8, dropout: float = 0.1,
+        **sums: bool | None,
+    ):  # fmt: skip
         super().__init__()
-        self.deformable_attention = MSDeformAttn3D(d_model, n_levels, n_heads, n_points)
+        self.deformable_attention = MSDeformAttn3D(d_model, n_levels, n_heads, n_points, **sums)
         self.output_proj = _Linear(d_model, d_model, _xavier)
         self.dropout = nn.Dropout(dropout)
         self.output_proj.reset_parameters()
@@ -307,9 +324,10 @@ class TemporalSelfAttention(_DeformableAttention):
     """
 
     def __init__(
-        self, d_model: int = 256, n_levels: int = 1, n_heads: int = 8, n_points: int = 4, dropout: float = 0.1
-    ):
-        super().__init__(d_model, n_levels, n_heads, n_points, queue=2)
+        self, d_model: int = 256, n_levels: int = 1, n_heads: int = 8, n_points: int = 4, dropout: float = 0.1,
+        **sums: bool | None,
+    ):  # fmt: skip
+        super().__init__(d_model, n_levels, n_heads, n_points, queue=2, **sums)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -351,7 +369,7 @@ class TemporalSelfAttention(_DeformableAttention):
         offsets, weights = self.predict(torch.cat([previous, present], -1))
         offsets, weights = (t.movedim(3, 1).flatten(0, 1) for t in (offsets, weights))  # (2B, Q, M, L, K, …)
         locations = self.locate(reference_points.flatten(0, 1), offsets, spatial_shapes)
-        out = multi_scale_deformable_attention(value, spatial_shapes, level_start_index, locations, weights)
+        out = self.attend(value, spatial_shapes, level_start_index, locations, weights)
         out = out.unflatten(0, (B, 2)).mean(1)
         return self.dropout(self.output_proj(out)) + query
 

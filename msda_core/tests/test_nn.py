@@ -231,7 +231,7 @@ def test_a_half_module_still_locates_in_float32(monkeypatch):
 
     seen = {}
 
-    def spy(value, shapes, starts, locations, weights):
+    def spy(value, shapes, starts, locations, weights, **sums):
         seen.update(value=value.dtype, locations=locations.dtype)
         return value.new_zeros(value.shape[0], locations.shape[1], value.shape[2] * value.shape[3])
 
@@ -239,6 +239,29 @@ def test_a_half_module_still_locates_in_float32(monkeypatch):
     module = MSDeformAttn(12, 2, 3, 4).bfloat16()
     module(torch.randn(1, 2, 12).bfloat16(), torch.rand(1, 2, 2, 2), torch.randn(1, S, 12).bfloat16(), LEVELS)
     assert seen == dict(value=torch.bfloat16, locations=torch.float32)
+
+
+@pytest.mark.parametrize("kind", [MSDeformAttn, MSDeformAttn3D, TemporalSelfAttention, SpatialCrossAttention])
+def test_every_layer_says_how_its_gradient_is_summed(monkeypatch, kind):
+    import msda_core.nn
+
+    seen = []
+
+    def spy(value, shapes, starts, locations, weights, **sums):
+        seen.append(sums)
+        return value.new_zeros(value.shape[0], locations.shape[1], value.shape[2] * value.shape[3])
+
+    monkeypatch.setattr(msda_core.nn, "multi_scale_deformable_attention", spy)
+    module = kind(12, 2, 3, 4, fp32_grad_accum=True, deterministic=False)
+    query, value = torch.randn(1, 2, 12), torch.randn(1, S, 12)
+    if kind is TemporalSelfAttention:
+        query = torch.randn(1, S, 12)
+        module(query, None, torch.rand(1, 2, S, 2, 2), LEVELS)
+    elif kind is SpatialCrossAttention:
+        module(query, torch.rand(1, 1, 2, 4, 2), torch.ones(1, 1, 2, 4, dtype=torch.bool), value[:, None], LEVELS)
+    else:
+        module(query, torch.rand(1, 2, 2, 2), value, LEVELS)
+    assert seen == [dict(fp32_grad_accum=True, deterministic=False)]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
