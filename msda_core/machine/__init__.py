@@ -29,7 +29,8 @@ from typing import Any
 _HOMES = {
     "compile.lower": ("TARGETS", "Lowering", "lower", "warm"),
     "counts.calls": ("Lanes", "profile_calls", "trace_calls", "worst_request"),
-    "counts.traffic": ("Report", "Request", "Traffic", "count", "issued", "profile"),
+    "counts.profile": ("profile",),
+    "counts.traffic": ("Report", "Request", "Traffic", "count", "issued"),
     "errors": (
         "BFloat16Arithmetic",
         "CompileError",

@@ -27,14 +27,12 @@ from typing import NamedTuple
 import numpy as np
 
 from msda_core.machine.compile.binding import Bound
-from msda_core.machine.compile.lower import Lowering, lower_launch
+from msda_core.machine.compile.lower import Lowering
 from msda_core.machine.counts.correlation import executed, match
 from msda_core.machine.errors import Unsupported
-from msda_core.machine.launch import bind
-from msda_core.machine.run.emulate import Emulation
-from msda_core.machine.run.trace import Event, Recorder, Site, Trace
+from msda_core.machine.run.trace import Event, Site, Trace
 
-__all__ = ["LineTraffic", "Report", "Request", "SiteTraffic", "Traffic", "count", "issued", "profile"]
+__all__ = ["LineTraffic", "Report", "Request", "SiteTraffic", "Traffic", "count", "issued"]
 
 SECTOR = 32
 LINE = 128
@@ -114,6 +112,8 @@ class Report:
         eliminated: operations of the source that the compiler removed, merged or hoisted.
         contention: `Contention` of the atomics.
         lowering, trace: what the counts were made from.
+        sampled: how many programs ran, where the counts are extrapolated from a sample; None where all did.
+        error: relative half-width of the counts' 95 % confidence interval; 0 where all programs ran.
     """
 
     kernel: str
@@ -131,6 +131,8 @@ class Report:
     contention: "Contention"
     lowering: Lowering
     trace: Trace
+    sampled: int | None = None
+    error: float = 0.0
 
     @property
     def programs(self) -> int:
@@ -201,6 +203,10 @@ class Report:
             t = getattr(self, name)
             rows.append(f"{name:>7}: {t.requests:,} requests, {t.sectors:,} sectors, {t.efficiency:.0%} useful")
         rows.append(f"unique: {self.unique_bytes:,} bytes")
+        if self.sampled is not None:
+            rows.append(
+                f"extrapolated from {self.sampled:,} of {self.programs:,} programs, to within {self.error:.1%} (95 %)"
+            )
         return "\n".join(rows)
 
 
@@ -432,11 +438,20 @@ def issued(trace: Trace, lowering: Lowering, kind: str = "load") -> Iterator[Req
                     yield Request(site, addresses[active].tolist(), width)
 
 
+#: Elements that are looked at in one step: 32 MB of addresses.
+_STEP = 1 << 22
+
+
 def _by_shape(events: list[Event]) -> list[list[Event]]:
+    """Events of one shape and element size each, in portions that fit in memory."""
     shapes: dict[tuple, list[Event]] = {}
     for event in events:
-        shapes.setdefault((event.addresses.shape, event.itemsize), []).append(event)
-    return list(shapes.values())
+        shapes.setdefault((event.pattern.shape, event.itemsize), []).append(event)
+    portions = []
+    for alike in shapes.values():
+        size = max(1, _STEP // max(1, alike[0].pattern.size))
+        portions += [alike[i : i + size] for i in range(0, len(alike), size)]
+    return portions
 
 
 def _contention(events: list[Event], lanes: int, lines: list[np.ndarray]) -> Contention:
@@ -474,25 +489,3 @@ def lru_misses(stream: np.ndarray, capacity: int) -> int:
         if len(cache) > capacity:
             cache.popitem(last=False)
     return misses
-
-
-def profile(kernel, grid, *args, num_warps: int | None = None, target="sm_90", **kwargs) -> Report:
-    """Run a kernel on the host, lower it for a GPU, and count what that GPU's profiler would count.
-
-    Args:
-        kernel, grid, *args: as in `kernel[grid](*args)`. Tensors are written to, as by a launch.
-        num_warps: warps of one program; 4 unless an autotuned configuration says otherwise.
-        target: compute capability to lower for: "sm_80", "sm_89", "sm_90", "sm_100", "sm_120", ...
-        **kwargs: further arguments, constants and launch options.
-
-    Raises:
-        MachineError: whatever is wrong with the kernel, in the emulation or in the compiler.
-    """
-    if num_warps is not None:
-        kwargs["num_warps"] = num_warps
-    launch = bind(kernel, grid, args, kwargs)
-    lowering = lower_launch(launch, target)
-    emulation = Emulation(launch)
-    recorder = emulation.observer = Recorder(emulation)
-    emulation.run()
-    return count(recorder.finish(), lowering)

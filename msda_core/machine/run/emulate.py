@@ -22,7 +22,7 @@ import linecache
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -779,17 +779,18 @@ class Emulation:
                 if device is not host and not self.scratch:
                     device.copy_(host)
 
-    def run(self, every: int = 1):
+    def run(self, every: int = 1, order: Iterable[int] | None = None):
         """The programs of the grid, one after another, in the interpreter's order (z fastest).
 
         Args:
             every: run only each so-manyth of them, for a sample of a big launch.
+            order: the programs to run instead, by number; asked for each when the one before it has run.
 
         Raises:
             KernelError: something inside the kernel is wrong; tensors keep what earlier accesses wrote.
         """
         with self.prepared() as (function, arguments):
-            for index in range(0, self.launch.programs, every):
+            for index in order if order is not None else range(0, self.launch.programs, every):
                 self._builder.set_grid_idx(*(int(i) for i in np.unravel_index(index, self.launch.grid)))
                 try:
                     self._program(function, arguments)
