@@ -51,6 +51,8 @@ _HOMES = {
     "run.guard": ("guard", "protect"),
     "run.interleave": ("Interleaving", "LostUpdate", "Step", "interleave", "witness"),
     "run.races": ("Race", "races"),
+    "tool.budgets": ("OverBudget", "budget"),
+    "tool.session": ("Profiled", "session"),
     "run.trace": ("Event", "Site", "Trace", "trace"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

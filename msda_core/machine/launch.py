@@ -11,7 +11,16 @@ import torch
 from msda_core.device import load_triton
 from msda_core.machine import errors
 
-__all__ = ["Launch", "bind", "check_devices", "constant_names", "is_descriptor", "tensors_of", "unwrap"]
+__all__ = [
+    "Launch",
+    "bind",
+    "check_devices",
+    "configurations",
+    "constant_names",
+    "is_descriptor",
+    "tensors_of",
+    "unwrap",
+]
 
 
 @dataclass(eq=False)
@@ -33,10 +42,27 @@ class Launch:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
-def unwrap(kernel, args: Sequence, kwargs: Mapping[str, Any]):
+def configurations(kernel, args: Sequence, kwargs: Mapping[str, Any]) -> list:
+    """The configs of an autotuned kernel that survive its pruning for these arguments; empty for any other kernel."""
+    load_triton()
+    from triton.runtime.autotuner import Autotuner
+
+    while kernel is not None and not isinstance(kernel, Autotuner):
+        kernel = getattr(kernel, "fn", None)
+    if kernel is None:
+        return []
+    kernel.nargs = dict(zip(kernel.arg_names, args))
+    try:
+        return list(kernel.prune_configs(dict(kwargs)) if len(kernel.configs) > 1 else kernel.configs)
+    finally:
+        kernel.nargs = None
+
+
+def unwrap(kernel, args: Sequence, kwargs: Mapping[str, Any], config=None):
     """Strip `triton.autotune` and `triton.heuristics`, adding the constants and options they would add.
 
-    An autotuned kernel runs with the first of its configurations that survive pruning: nothing is timed here.
+    An autotuned kernel runs with `config`, or else with the first of its configs that survive pruning: nothing is
+    timed here.
 
     Returns:
         (kernel, kwargs, pre-run hooks)
@@ -49,12 +75,8 @@ def unwrap(kernel, args: Sequence, kwargs: Mapping[str, Any]):
     kwargs, hooks = dict(kwargs), []
     while not isinstance(kernel, (JITFunction, InterpretedFunction)):
         if isinstance(kernel, Autotuner):
-            named = dict(zip(kernel.arg_names, args))
-            kernel.nargs = named
-            try:
-                config = kernel.prune_configs(kwargs)[0] if len(kernel.configs) > 1 else kernel.configs[0]
-            finally:
-                kernel.nargs = None
+            if config is None:
+                config = configurations(kernel, args, kwargs)[0]
             chosen = config.all_kwargs()
             clash = sorted(set(chosen) & set(kwargs) - {"num_warps", "num_stages", "num_ctas", "maxnreg"})
             if clash:
@@ -94,18 +116,19 @@ def constant_names(fn: types.FunctionType) -> tuple[str, ...]:
     return tuple(n for n in inspect.signature(fn).parameters if n in notes and _normalize_ty(notes[n]) == "constexpr")
 
 
-def bind(kernel, grid, args: Sequence, kwargs: Mapping[str, Any]) -> Launch:
+def bind(kernel, grid, args: Sequence, kwargs: Mapping[str, Any], config=None) -> Launch:
     """Check a launch as the real launcher would, and more strictly than the interpreter does.
 
     Args:
         kernel: any object that `kernel[grid](...)` works on.
         grid: tuple of 1 to 3 whole numbers, or a function from the bound arguments to one; None if there is none.
+        config: of `configurations`, for an autotuned kernel; the first of them by default.
 
     Raises:
         LaunchError: no kernel, no grid, a bad grid, missing or unknown arguments.
         Unsupported: a Gluon kernel.
     """
-    kernel, kwargs, hooks = unwrap(kernel, args, kwargs)
+    kernel, kwargs, hooks = unwrap(kernel, args, kwargs, config)
     fn = kernel.fn
     if grid is None:
         raise errors.LaunchError(

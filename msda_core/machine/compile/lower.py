@@ -146,6 +146,25 @@ class Lowering:
                     found.append(text)
         return found
 
+    def check_cache_modifiers(self) -> None:
+        """Refuse loads that the assembler refuses, without calling it.
+
+        Raises:
+            CompileError: an eviction policy beside another cache modifier, with the author's line.
+        """
+        for i in self.instructions:
+            mixed = re.search(r"\.(ca|cg|cv|cs|wb|wt)\.(L1::evict_\w+)", i.mnemonic)
+            if mixed:
+                place = next((b.op.places[-1] for b in self.bound if i in b.run and b.op.places), None)
+                raise errors.CompileError(
+                    self.kernel,
+                    f'cache_modifier=".{mixed[1]}" and eviction_policy="{mixed[2].removeprefix("L1::")}" together are '
+                    f"refused by the assembler ({i.mnemonic}). Give one of the two.",
+                    place.file if place else "",
+                    place.line if place else i.line,
+                    linecache.getline(place.file, place.line).strip() if place else "",
+                )
+
     def _assembled(self) -> dict[str, Any]:
         if self._machine is None:
             answer = _worker().ask(

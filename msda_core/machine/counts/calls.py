@@ -71,12 +71,13 @@ class Lanes(NamedTuple):
         return int(np.minimum(np.diff(starts, append=starts[-1:] + self.width), self.width).sum())
 
 
-def worst_request(report: Report, site: SiteTraffic) -> Lanes | None:
+def worst_request(report: Report, site: SiteTraffic, most: int | None = None) -> Lanes | None:
     """The request of one operation that uses least of what it fetches, with most lanes. None if there was none.
 
     Args:
         report: of `profile` or `profile_calls`.
         site: one of its `sites`.
+        most: look at so many of its executions only.
     """
     matched = match(report.trace.sites, report.lowering.bound)
     ops = [b for b in matched.get(site.site, ()) if b.run]
@@ -85,7 +86,7 @@ def worst_request(report: Report, site: SiteTraffic) -> Lanes | None:
     for bound, own in executed(events, ops) if ops and events else ():
         itemsize = own[0].itemsize
         width = max(itemsize, min(bound.width, (bound.op.layout.registers if bound.op.layout else 1) * itemsize))
-        addresses, active = _requests(bound, own, report.num_warps)
+        addresses, active = _requests(bound, own[:most], report.num_warps)
         for lanes, on in zip(addresses, active):
             first = lanes[on].min() // SECTOR * SECTOR
             ends = np.concatenate([lanes[on] // SECTOR, (lanes[on] + width - 1) // SECTOR])

@@ -37,5 +37,6 @@ def profile(
         kwargs["num_warps"] = num_warps
     launch = bind(kernel, grid, args, kwargs)
     lowering = lower_launch(launch, target)
+    lowering.check_cache_modifiers()
     emulation = Emulation(launch, target=lowering.target)
     return extrapolated(count(record(emulation, every, seconds), lowering))

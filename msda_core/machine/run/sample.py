@@ -21,7 +21,12 @@ PATIENCE = 6
 
 
 def record(
-    emulation: Emulation, every: int | None = None, seconds: float | None = None, complete: bool = False, observers=()
+    emulation: Emulation,
+    every: int | None = None,
+    seconds: float | None = None,
+    complete: bool = False,
+    observers=(),
+    keep: bool = True,
 ) -> Trace:
     """Run a launch and record it, all programs or a sample of them.
 
@@ -33,6 +38,7 @@ def record(
         seconds: of processor time for the emulation, about; None for no limit.
         complete: run the others as well, unrecorded.
         observers: called with each access, before it is recorded.
+        keep: record at all; without it the launch only runs.
 
     Raises:
         MachineError: as in `guard`.
@@ -48,7 +54,8 @@ def record(
         for observer in observers:
             observer(access)
         if recording:
-            recorder(access)
+            if keep:
+                recorder(access)
             if limit is not None and time.thread_time() > limit and not complete:
                 raise Unsupported(
                     f"{emulation.launch.name} is too large: after {PATIENCE * seconds:.0f} s it was still in program "
