@@ -88,6 +88,11 @@ class _Timer:
     record = synchronize = wait = wait_event = wait_stream = _nothing
 
 
+def _nothing() -> Callable[..., None]:
+    """A function that does nothing; a new one each time, since torch keeps a register of its functions."""
+    return lambda *args, **kwargs: None
+
+
 def gpu_of(capability: int):
     """The GPU whose constants stand for a compute capability: the first that has it, else the nearest below."""
     known = sorted(GPUS.values(), key=lambda g: -g.capability)
@@ -149,19 +154,18 @@ def pretending(capability: int, estimated: Callable[[], float]) -> Iterator[None
         return [] if kwargs.get("return_df") else None
 
     properties = _device_properties(capability)
-    nothing = lambda *args, **kwargs: None  # noqa: E731
     patch(
-        torch.cuda, is_available=lambda: True, device_count=lambda: 1, current_device=lambda: 0, set_device=nothing,
-        synchronize=nothing, empty_cache=nothing, get_device_name=lambda device=None: properties.name,
-        get_device_capability=lambda device=None: divmod(capability, 10), is_initialized=lambda: True, init=nothing,
+        torch.cuda, is_available=lambda: True, device_count=lambda: 1, current_device=lambda: 0, set_device=_nothing(),
+        synchronize=_nothing(), empty_cache=_nothing(), get_device_name=lambda device=None: properties.name,
+        get_device_capability=lambda device=None: divmod(capability, 10), is_initialized=lambda: True, init=_nothing(),
         get_device_properties=lambda device=None: properties, Event=_Timer, Stream=_Timer, device=_Timer,
-        device_of=_Timer, stream=_Timer, current_stream=_Timer, default_stream=_Timer, manual_seed=nothing,
-        manual_seed_all=nothing, is_bf16_supported=lambda *a, **k: capability >= 80, memory_allocated=lambda d=None: 0,
-        max_memory_allocated=lambda d=None: 0, reset_peak_memory_stats=nothing, ipc_collect=nothing,
+        device_of=_Timer, stream=_Timer, current_stream=_Timer, default_stream=_Timer, manual_seed=_nothing(),
+        manual_seed_all=_nothing(), is_bf16_supported=lambda *a, **k: capability >= 80, memory_allocated=lambda d=None: 0,
+        max_memory_allocated=lambda d=None: 0, reset_peak_memory_stats=_nothing(), ipc_collect=_nothing(),
         is_current_stream_capturing=lambda: False, _exchange_device=lambda index: 0,
         _maybe_exchange_device=lambda index: 0, mem_get_info=lambda d=None: (80 << 30, 80 << 30),
     )  # fmt: skip
-    patch(torch, set_default_device=nothing)
+    patch(torch, set_default_device=_nothing())
     patch(torch._C, _cuda_getCurrentRawStream=lambda index=0: 0)
     patch(triton.testing, do_bench=bench, do_bench_cudagraph=bench)
     patch(triton.testing.Mark, run=sweep)

@@ -59,7 +59,7 @@ def run(target: str, args: list[str], module: bool = False) -> Outcome:
 def _ended(target: str, code: object) -> Outcome:
     if code is None or code == 0:
         return Outcome()
-    return Outcome(code if isinstance(code, int) else 1, f"{target} ended with {code!r}.")
+    return Outcome(int(code) if isinstance(code, int) else 1, f"{target} ended with status {code}.")
 
 
 def _failed(target: str, error: BaseException) -> Outcome:

@@ -7,7 +7,7 @@ session.launches[0].report.loads.sectors
 
 import time
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -140,7 +140,18 @@ class session(guard):
                 record(
                     self._emulation(best.launch), self.every, self.seconds, self.complete, self._observers(), keep=False
                 )
+        for outer in active.everywhere:
+            if isinstance(outer, session) and outer is not self:
+                outer.adopt(first.name, entries)
         return None
+
+    def adopt(self, kernel: str, entries: list[Profiled]) -> None:
+        """Take over a launch that a session inside this one has profiled."""
+        self.seen[kernel] = self.seen.get(kernel, 0) + 1
+        if self.wanted in (None, kernel):
+            self.number += 1
+            if self.only in (None, self.number):
+                self.launches += [replace(entry, number=self.number) for entry in entries]
 
     def _emulation(self, launch: Launch, scratch: bool = False) -> Emulation:
         emulation = Emulation(launch, target=self.capability, scratch=scratch)
