@@ -166,6 +166,7 @@ class Emulation:
         self.arguments: list[Argument] = []
         self.store: Callable | None = None  # set by a witness: called with (access, write(mask)) in place of a store
         self.handover: Callable[[], None] | None = None  # set by the interleaver: called before every access
+        self.narrow_arithmetic = False  # whether bf16 and fp8 may be computed with, each operation rounded
         self.poison = False  # whether lanes that a masked load leaves undefined hold NaN, not the zero they mostly are
         self._regions: list[Argument] = []
         self._hosts: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
@@ -477,24 +478,37 @@ class Emulation:
             dtype = handle.dtype.scalar
             return dtype == tl.bfloat16 or dtype in raw8
 
+        def in_float32(operation, handles, dtype):
+            """A narrow float's arithmetic: widened, computed, rounded back; comparisons give what they give."""
+            if not self.narrow_arithmetic:
+                refuse(dtype)
+            result = operation(*(full(h) if is_raw(h) else h for h in handles)).data
+            if result.dtype == np.bool_:
+                return Handle(result, dtype)
+            return cast_impl(Handle(result.astype(np.float32), tl.float32), dtype)
+
+        def full(handle):
+            return cast_impl(handle, tl.float32)
+
         def binary_op(lhs, rhs, op):
             if is_raw(lhs):
-                refuse(lhs.dtype.scalar)
+                return in_float32(lambda x, y: stock.binary_op(builder, x, y, op), (lhs, rhs), lhs.dtype.scalar)
             return stock.binary_op(builder, lhs, rhs, op)
 
         def unary_op(arg, op):
             if is_raw(arg):
-                refuse(arg.dtype.scalar)
+                return in_float32(lambda x: stock.unary_op(builder, x, op), (arg,), arg.dtype.scalar)
             return stock.unary_op(builder, arg, op)
 
         def ternary_op(lhs, rhs, other, op):
             if is_raw(other) and op is not np.where:
-                refuse(other.dtype.scalar)
+                run = lambda x, y, z: stock.ternary_op(builder, x, y, z, op)  # noqa: E731
+                return in_float32(run, (lhs, rhs, other), other.dtype.scalar)
             return stock.ternary_op(builder, lhs, rhs, other, op)
 
         def fma(x, y, z):
             if is_raw(z):
-                refuse(z.dtype.scalar)
+                return in_float32(lambda *xs: stock.create_fma(builder, *xs), (x, y, z), z.dtype.scalar)
             return stock.create_fma(builder, x, y, z)
 
         def widen(handle):
@@ -531,7 +545,7 @@ class Emulation:
         def extern(library, path, symbol, arguments, kind, pure):
             for argument in arguments:
                 if is_raw(argument):
-                    refuse(argument.dtype.scalar)
+                    refuse(argument.dtype.scalar)  # libdevice has no function of these
             data = [np.asarray(a.data) for a in np.broadcast_arrays(*(a.data for a in arguments))]
             try:
                 return Handle(libdevice.apply(symbol, data, np_type(kind.scalar)), kind.scalar)
@@ -671,10 +685,17 @@ class Emulation:
 
         def checked(operation):
             def run(input, *args, **kwargs):
-                for tensor in input if isinstance(input, tuple) else (input,):
-                    if tensor.dtype == tl.bfloat16 or tensor.dtype in raw8:
-                        refuse(tensor.dtype)
-                return operation(input, *args, **kwargs)
+                several = input if isinstance(input, tuple) else (input,)
+                narrow = [t.dtype for t in several if t.dtype == tl.bfloat16 or t.dtype in raw8]
+                if not narrow:
+                    return operation(input, *args, **kwargs)
+                if not self.narrow_arithmetic:
+                    refuse(narrow[0])
+                wide = tuple(t.to(tl.float32) if t.dtype in narrow else t for t in several)
+                result = operation(wide if isinstance(input, tuple) else wide[0], *args, **kwargs)
+                if not isinstance(input, tuple):
+                    return result.to(input.dtype)
+                return tuple(r.to(t.dtype) for r, t in zip(result, several))
 
             return run
 

@@ -55,6 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("before")
     diff.add_argument("after")
     diff.add_argument("--strict", action="store_true", help="status 1 if anything grew or changed")
+    verify = verbs.add_parser("verify", help="on a machine with a GPU and ncu: our counts beside the hardware's")
+    verify.add_argument("--target", help="the GPU's own by default")
+    verify.add_argument("--output", default="verify.json", help="where both go; send it to us (verify.json)")
+    verify.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
+    verify.add_argument("command", nargs=argparse.REMAINDER, metavar="SCRIPT.py [ARGS]")
     return parser
 
 
@@ -73,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     ours, theirs = _split(list(sys.argv[1:] if argv is None else argv))
     options = _parser().parse_args(ours)
     try:
-        return {"run": _run, "diff": _diff}[options.verb](options, theirs)
+        return {"run": _run, "diff": _diff, "verify": _verify}[options.verb](options, theirs)
     except errors.LaunchError as error:
         print(f"msda_core.machine: {error}", file=sys.stderr)
         return 2
@@ -134,3 +139,19 @@ def _diff(options: argparse.Namespace, theirs: list[str]) -> int:
     found = compare.differences(data.load(options.before), data.load(options.after))
     print("\n".join(found) if found else "Nothing changed.")
     return int(bool(found) and options.strict)
+
+
+def _verify(options: argparse.Namespace, theirs: list[str]) -> int:
+    import torch
+
+    from msda_core.machine.tool.verify import verify
+
+    command = ["-m", options.module, *theirs] if options.module else options.command
+    if not command:
+        raise errors.LaunchError("Name a script: python -m msda_core.machine verify SCRIPT.py [ARGS], or -m MODULE.")
+    if not torch.cuda.is_available():
+        raise errors.LaunchError("verify compares with a GPU's counters, and there is no CUDA GPU here.")
+    target = options.target or "sm_{}{}".format(*torch.cuda.get_device_capability())
+    print(verify(command, target, options.output))
+    print(f"Written to {options.output}.")
+    return 0

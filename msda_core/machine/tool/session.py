@@ -155,7 +155,7 @@ class session(guard):
 
     def _emulation(self, launch: Launch, scratch: bool = False) -> Emulation:
         emulation = Emulation(launch, target=self.capability, scratch=scratch)
-        emulation.poison = self.undefined
+        emulation.poison, emulation.narrow_arithmetic = self.undefined, True
         if self._watch is not None:
             emulation.observer = self._watch.see
         return emulation

@@ -1,0 +1,139 @@
+"""Our counts beside the hardware's: on a machine with a GPU and Nsight Compute, one command runs both.
+
+Source of the metrics' names: Nsight Compute's documentation, "Metrics Structure", L1TEX.
+"""
+
+import csv
+import io
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from msda_core.machine import errors
+
+__all__ = ["METRICS", "compared", "hardware", "parse", "table"]
+
+#: Nsight Compute's metrics -> where ours of the same meaning are. Reductions are `red` where nobody reads the old value.
+METRICS = {
+    **{
+        f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum": (kind, what)
+        for kind, ops in (("loads", ("ld",)), ("stores", ("st",)), ("atomics", ("red", "atom")))
+        for op in ops
+        for what in ("requests", "sectors")
+    },
+    "launch__registers_per_thread": ("registers", ""),
+    "gpu__time_duration.sum": ("", ""),
+}
+
+
+def hardware(command: list[str], kernels: list[str]) -> list[dict[str, Any]]:
+    """Counters of each launch of these kernels, as Nsight Compute reads them.
+
+    Args:
+        command: what to run, without the interpreter.
+
+    Raises:
+        LaunchError: no `ncu`, or it may not read the counters.
+    """
+    tool = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
+    if tool is None:
+        raise errors.LaunchError(
+            "verify needs Nsight Compute: `ncu` is neither on the PATH nor in /usr/local/cuda/bin."
+        )
+    names = "regex:^(" + "|".join(sorted(set(kernels))) + ")$"
+    done = subprocess.run(
+        [tool, "--clock-control", "none", "--cache-control", "all", "--csv", "--page", "raw", "-k", names,
+         "--metrics", ",".join(METRICS), sys.executable, *command],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if "ERR_NVGPUCTRPERM" in done.stdout + done.stderr:
+        raise errors.LaunchError("The counters of this GPU are locked (ERR_NVGPUCTRPERM): ask its administrator.")
+    found = parse(done.stdout)
+    if not found:
+        raise errors.LaunchError(f"ncu reported no launch of {names}: {(done.stderr or done.stdout).strip()[-300:]}")
+    return found
+
+
+def parse(text: str) -> list[dict[str, Any]]:
+    """The launches in the CSV that `ncu --csv --page raw` prints, with whatever a script printed before it."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        return []
+    found = []
+    for row in csv.DictReader(io.StringIO("\n".join(lines[start:]))):
+        if (row.get("ID") or "").isdigit():
+            numbers = {name: row[name].replace(",", "") for name in METRICS if row.get(name)}
+            found.append({"kernel": row["Kernel Name"].split("(")[0]} | {n: float(v) for n, v in numbers.items()})
+    return found
+
+
+def compared(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each of our counted launches: each count with the hardware's; launches of one kernel pair in order."""
+    rows, taken = [], dict.fromkeys((r["kernel"] for r in theirs), 0)
+    for record in ours:
+        mine = [r for r in theirs if r["kernel"] == record["kernel"]]
+        at = taken.get(record["kernel"], 0)
+        if record["refused"] or not record["best"] or at >= len(mine):
+            continue
+        taken[record["kernel"]] = at + 1
+        totals: dict[str, list[float]] = {}
+        for metric, (group, what) in METRICS.items():
+            if group and metric in mine[at]:
+                value = record[group][what] if what else record[group]
+                pair = totals.setdefault(f"{group} {what}".strip(), [value, 0.0])
+                pair[1] += mine[at][metric]
+        rows.append({"launch": record["launch"], "kernel": record["kernel"], "counts": totals, "hardware": mine[at]})
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Rows as text: a count that differs is shown with its ratio."""
+    lines = []
+    for row in rows:
+        off = [f"{n} {a:,.0f} here, {b:,.0f} on the GPU" for n, (a, b) in row["counts"].items() if a != b]
+        same = len(row["counts"]) - len(off)
+        lines.append(f"{row['kernel']}, launch {row['launch']}: {same} of {len(row['counts'])} counts equal")
+        lines += [f"    {text}" for text in off]
+    return "\n".join(lines)
+
+
+def document(target: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What can be sent to us: counts, versions, the GPU; no source and no path."""
+    import torch
+    import triton
+
+    return {
+        "version": 1,
+        "target": target,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "python": platform.python_version(),
+        "launches": rows,
+    }
+
+
+def verify(command: list[str], target: str, output: str) -> str:
+    """Profile a script here, then under `ncu`; write both to a file, and give the table.
+
+    Raises:
+        LaunchError: there is nothing to compare with.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        subprocess.run(
+            [sys.executable, "-m", "msda_core.machine", "run", "--quiet", "--all", "--target", target, "--json",
+             str(path), *command]
+        )  # fmt: skip
+        if not path.is_file():
+            raise errors.LaunchError("The script could not be profiled.")
+        ours = json.loads(path.read_text())["launches"]
+    rows = compared(ours, hardware(command, [r["kernel"] for r in ours if not r["refused"]]))
+    Path(output).write_text(json.dumps(document(target, rows), indent=1))
+    return table(rows)
