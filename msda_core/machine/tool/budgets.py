@@ -106,7 +106,7 @@ def _where(record: dict[str, Any], name: str) -> str:
     if what not in ("requests", "sectors", "bytes") or not lines:
         return ""
     top = max(lines, key=lambda v: v[what])
-    return f" Most of it, {top[what]:,}, is line {top['line']}: `{top['text']}`."
+    return f" Most of it is line {top['line']}: `{top['text']}`."
 
 
 @contextlib.contextmanager
