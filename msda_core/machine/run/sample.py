@@ -72,6 +72,7 @@ def record(
                 fit = min(MOST, max(8, int((seconds or spent) * done / max(spent, 1e-9))))
                 chosen = sorted(random.Random(0).sample(range(programs), min(programs, fit)))
                 recorder.trace.events.clear()
+                recorder.trace.loops.clear()
                 recorder.size = 0
                 taken.clear()
                 break

@@ -31,7 +31,7 @@ def imported(tree: ast.Module, known: dict[str, ast.Module]) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            submodules = inner & set(known)
+            submodules = inner if node.module == "msda_core" else inner & set(known)
             names |= submodules or {node.module or ""}
     return names
 

@@ -8,7 +8,8 @@ from typing import Any
 from msda_core.machine import errors
 from msda_core.machine.counts.calls import worst_request
 from msda_core.machine.counts.traffic import Report, SiteTraffic, Traffic
-from msda_core.machine.model.roofline import estimate, occupancy
+from msda_core.machine.model.roofline import occupancy
+from msda_core.machine.model.timing import estimate
 from msda_core.machine.tool.pretend import gpu_of
 from msda_core.machine.tool.session import Profiled
 

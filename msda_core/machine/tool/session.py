@@ -17,7 +17,7 @@ from msda_core.machine.compile.lower import Lowering, lower_launch, parse_target
 from msda_core.machine.counts.sample import extrapolated
 from msda_core.machine.counts.traffic import Report, count
 from msda_core.machine.launch import Launch, bind, configurations
-from msda_core.machine.model.roofline import estimate
+from msda_core.machine.model.timing import estimate
 from msda_core.machine.run import active
 from msda_core.machine.run.emulate import Emulation
 from msda_core.machine.run.guard import check_contiguous, guard
