@@ -10,11 +10,11 @@ from pathlib import Path
 
 from msda_core.machine import errors
 
-__all__ = ["Outcome", "run"]
+__all__ = ["Ending", "run"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Ending:
     """How a script ended.
 
     Attributes:
@@ -28,7 +28,7 @@ class Outcome:
     trace: str = ""
 
 
-def run(target: str, args: list[str], module: bool = False) -> Outcome:
+def run(target: str, args: list[str], module: bool = False) -> Ending:
     """Run a script (or, `module`, what `python -m` would) as `__main__`, unedited, with `sys.argv` and `sys.path` its own.
 
     Raises:
@@ -48,21 +48,21 @@ def run(target: str, args: list[str], module: bool = False) -> Outcome:
     except SystemExit as end:
         return _ended(target, end.code)
     except KeyboardInterrupt:
-        return Outcome(130, f"{target} was interrupted.")
+        return Ending(130, f"{target} was interrupted.")
     except BaseException as error:
         return _failed(target, error)
     finally:
         sys.argv, sys.path[:] = argv, path
-    return Outcome()
+    return Ending()
 
 
-def _ended(target: str, code: object) -> Outcome:
+def _ended(target: str, code: object) -> Ending:
     if code is None or code == 0:
-        return Outcome()
-    return Outcome(int(code) if isinstance(code, int) else 1, f"{target} ended with status {code}.")
+        return Ending()
+    return Ending(int(code) if isinstance(code, int) else 1, f"{target} ended with status {code}.")
 
 
-def _failed(target: str, error: BaseException) -> Outcome:
+def _failed(target: str, error: BaseException) -> Ending:
     hidden = (os.path.dirname(runpy.__file__), "<frozen")
     home = str(Path(__file__).resolve().parents[2])
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((home, *hidden))]
@@ -76,4 +76,4 @@ def _failed(target: str, error: BaseException) -> Outcome:
         text = linecache.getline(own.filename, own.lineno or 0).strip() if own else ""
         where += f", `{text}`" if text else ""
     sentence = f"{target} failed{where}: {kind}{said}"
-    return Outcome(1, sentence, "".join(traceback.format_list(frames)) + f"{type(error).__name__}: {said}")
+    return Ending(1, sentence, "".join(traceback.format_list(frames)) + f"{type(error).__name__}: {said}")
