@@ -21,12 +21,13 @@ def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _own_share(invoke: Callable, arguments: Callable[[Draw], tuple], mine: str) -> Property:
+def _own_share(invoke: Callable, arguments: Callable[[Draw], tuple], mine: str, at_once: int = 1) -> Property:
     """Every program of a launch stores something, no two store the same element, and accesses are as wide as a block.
 
     Args:
         invoke, arguments: the launch: blocks that are full.
         mine: what a program's share is, as a question.
+        at_once: how many tiles one access may hold side by side, as an axis of its own: the corners of a point.
     """
 
     def check(kernel, draw: Draw) -> None:
@@ -62,7 +63,8 @@ def _own_share(invoke: Callable, arguments: Callable[[Draw], tuple], mine: str) 
                 key="one lane",
             )
         sizes = {name: int(launches[0].values[name]) for name in launches[0].constants}
-        if lanes[0] > math.prod(sizes.values()) or (len(sizes) == 1 and lanes[0] not in sizes.values()):
+        tile = math.prod(sizes.values())
+        if (lanes[0] > tile and lanes[0] != at_once * tile) or (len(sizes) == 1 and lanes[0] not in sizes.values()):
             given = " and ".join(f"{name} is {size}" for name, size in sizes.items())
             raise Failed(f"an access has {lanes[0]} lanes, and {given}.", key="lanes")
 

@@ -165,7 +165,7 @@ exercise(
         ragged_points_and_channels,
         points_in_another_block,
     ],
-    properties=[_own_share(_bilinear, _two_blocks_of_points, "Which points are program 1's?")],
+    properties=[_own_share(_bilinear, _two_blocks_of_points, "Which points are program 1's?", at_once=4)],
     invoke=_bilinear,
     guarded=True,
     limit=LIMIT,
