@@ -51,8 +51,8 @@ def multi_scale_deformable_attention(
             pixel on average (4*Q*L*K > 8*S), but for encoders that merge, which sum most of them in float32 anyway. Queries
             that crowd on few pixels are not seen: `kernels/LOG.md` has what that costs.
         deterministic: a backward that gives the same bits every time, at about twice the memory of a float32 one.
-            Sums are integers, for each batch item, head and channel in a unit of its own, 41 bits below its largest
-            contribution or finer; a contribution below that is lost, and an infinity or a NaN spoils its own channel alone.
+            Sums are integers, for each batch item, head and channel in a unit of its own: at most 2^-60 of its largest
+            contribution times Q*L*K. What is below the unit is lost, and an infinity or a NaN spoils its own channel alone.
             None: as `torch.use_deterministic_algorithms` says when it runs.
 
     Returns:
@@ -61,8 +61,10 @@ def multi_scale_deformable_attention(
         `torch.compile`. One derivative more is a RuntimeError.
 
     Raises:
-        ValueError: names what was expected, what came, and the likely cause. The values of a level table on the GPU are
-            read once per table (address and version), not on every call, and never while a CUDA graph is captured.
+        ValueError: names what was expected, what came, and the likely cause. A level table on the GPU is read by the host where
+            its address is new, which waits; another tensor there later is checked on the device, without waiting: a level that
+            does not lie inside value then contributes zero, and the next call raises. A CUDA graph does as much at each
+            replay, silently, for a table that was not seen before the capture; one that was must not change between replays.
 
     Source: Deformable DETR (Zhu et al., 2021), Eq. 3.
     """

@@ -287,6 +287,7 @@ def test_a_bad_table_is_refused_when_tracing_a_list(make_call):
     )
     with pytest.raises(ValueError, match="must hold S = 33 pixels"):
         compiled(call.value)
+    torch.compiler.reset()  # Dynamo will not compile code again that raised under it, whoever asks
 
 
 def test_vmap_over_level_tables_is_refused(make_call):
