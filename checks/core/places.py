@@ -110,7 +110,8 @@ def changed(text: str, changes: Mapping[str, str], function: str) -> str:
             raise KeyError(f"there is no place {key!r} in {function}; there are {', '.join(known)}.")
         place, new = known[name], textwrap.dedent(new).strip("\n")
         last = place.head if new.rstrip().endswith(":") else place.last
-        indent = re.match(r"\s*", lines[place.first - 1])[0]
+        line = lines[place.first - 1]
+        indent = line[: len(line) - len(line.lstrip())]
         own = textwrap.dedent("\n".join([*lines[place.first - 1 : place.last]]))
         new = "\n".join(own if line.strip() == "@" else line for line in new.split("\n"))
         new = textwrap.indent(new if new.strip() else "pass", indent)

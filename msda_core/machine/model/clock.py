@@ -181,7 +181,8 @@ class Clock:
             RuntimeError: fn synchronizes, records an event or makes a graph.
         """
         self._not_recording("graph")
-        self._recording = recorded = []
+        recorded: list = []
+        self._recording = recorded
         try:
             for _ in range(copies):
                 fn()

@@ -176,7 +176,7 @@ class Bounds:
     def bound(self) -> str:
         """The slowest resource: "DRAM", "L2", "reductions", "contention"; "launch" where none outweighs the launch itself."""
         parts = {"DRAM": self.dram, "L2": self.l2, "reductions": self.reductions, "contention": self.contention}
-        name = max(parts, key=parts.get)
+        name = max(parts, key=lambda part: parts[part])
         return name if parts[name] > self.floor else "launch"
 
     def __str__(self) -> str:
@@ -253,6 +253,6 @@ def occupancy(lowering, gpu=None) -> Occupancy:
         "warps": gpu.warps // lowering.num_warps,
         "programs": gpu.blocks,
     }
-    limit = min(limits, key=limits.get)
+    limit = min(limits, key=lambda part: limits[part])
     blocks = limits[limit]
     return Occupancy(blocks, blocks * lowering.num_warps, limit, blocks * lowering.num_warps / gpu.warps)
