@@ -23,7 +23,8 @@ def extrapolated(report: Report) -> Report:
     if trace.sample is None:
         return report
     ratio = trace.programs / trace.recorded
-    touched = {kind: _per_program(trace, kind) for kind in ("load", "store", "atomic")}
+    sectors = _sectors(trace)
+    touched = {kind: _per_program(trace, sectors, kind) for kind in ("load", "store", "atomic")}
     growth = {kind: _growth(list(sets.values()), ratio, trace, kind) for kind, sets in touched.items()}
     for kind, total in zip(growth, (report.loads, report.stores, report.atomics)):
         _scale(total, ratio, growth[kind])
@@ -40,7 +41,7 @@ def extrapolated(report: Report) -> Report:
     meet = report.contention
     meet.updates, meet.programs, meet.line = (round(n * ratio) for n in (meet.updates, meet.programs, meet.line))
     meet.mean *= ratio / growth["atomic"]
-    report.sampled, report.error = trace.recorded, _error(trace)
+    report.sampled, report.error = trace.recorded, _error(trace, sectors)
     return report
 
 
@@ -50,12 +51,25 @@ def _scale(traffic, ratio: float, growth: float) -> None:
     traffic.unique_sectors = round(traffic.unique_sectors * growth)
 
 
-def _per_program(trace: Trace, kind: str) -> dict[tuple, np.ndarray]:
+def _sectors(trace: Trace) -> list[np.ndarray]:
+    """The distinct sectors of each event. Events of one pattern, mask and alignment differ by a distance only."""
+    known: dict[tuple, np.ndarray] = {}
+    found = []
+    for event in trace.events:
+        base, rest = divmod(event.first, SECTOR)
+        key = (id(event.pattern), id(event.mask), rest)
+        if key not in known:
+            known[key] = np.unique((event.pattern[event.mask] + np.int64(rest)) // SECTOR)
+        found.append(known[key] + base)
+    return found
+
+
+def _per_program(trace: Trace, sectors: list[np.ndarray], kind: str) -> dict[tuple, np.ndarray]:
     """The distinct sectors that each recorded program touches."""
     parts: dict[tuple, list[np.ndarray]] = defaultdict(list)
-    for event in trace.events:
+    for event, own in zip(trace.events, sectors):
         if event.kind == kind:
-            parts[event.program].append(np.unique(event.addresses[event.mask] // SECTOR))
+            parts[event.program].append(own)
     return {program: np.unique(np.concatenate(own)) for program, own in parts.items()}
 
 
@@ -77,11 +91,11 @@ def _growth(sets: list[np.ndarray], ratio: float, trace: Trace, kind: str) -> fl
     return most / seen.size
 
 
-def _error(trace: Trace) -> float:
+def _error(trace: Trace, sectors: list[np.ndarray]) -> float:
     """Half-width of the 95 % confidence interval of the sectors per program, relative to their mean."""
     own: dict[tuple, int] = dict.fromkeys(trace.sample or (), 0)
-    for event in trace.events:
-        own[event.program] += len(np.unique(event.addresses[event.mask] // SECTOR))
+    for event, touched in zip(trace.events, sectors):
+        own[event.program] += len(touched)
     values = np.array(list(own.values()), float)
     if len(values) < 2 or not values.mean():
         return math.inf
