@@ -140,7 +140,7 @@ def _environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def _interpret_library(jitted: type, interpreted: type) -> None:
+def _interpret_library(jitted: Any, interpreted: Any) -> None:
     """Replace the functions that Triton's library has written in Triton (`tl.sum`), if it was imported to compile."""
     made: dict[int, Any] = {}
     for name, module in list(sys.modules.items()):

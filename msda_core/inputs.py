@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,7 +61,7 @@ def make_call(
         device: where the tensors are; draw_on: where they are drawn, since each device draws other numbers.
     """
     generator = torch.Generator(draw_on).manual_seed(seed)
-    draw = dict(device=draw_on, generator=generator)
+    draw: dict[str, Any] = dict(device=draw_on, generator=generator)
     L, pixels = len(levels), sum(h * w for h, w in levels)
     if Q is None:
         Q = pixels

@@ -7,6 +7,7 @@ misses by up to 0.04 pixels at W = 167, a bfloat16 one by a third of a pixel.
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +80,7 @@ class _DeformableAttention(nn.Module):
         self.sampling_offsets = _Linear(queue * d_model, 2 * points, ring)
         self.attention_weights = _Linear(queue * d_model, points, _zero)
         self.value_proj = _Linear(d_model, d_model, _xavier)
-        self.output_proj = _Linear(d_model, d_model, _xavier) if output_proj else None
+        self.output_proj: Any = _Linear(d_model, d_model, _xavier) if output_proj else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -143,7 +144,7 @@ class MSDeformAttn(_DeformableAttention):
     Source: Deformable DETR (Zhu et al., 2021), section 4.1 and its released module.
     """
 
-    def __init__(self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 4, **sums: bool | None):
+    def __init__(self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 4, **sums: Any):
         super().__init__(d_model, n_levels, n_heads, n_points, **sums)
 
     def forward(
@@ -199,7 +200,7 @@ class MSDeformAttn3D(_DeformableAttention):
 
     def __init__(
         self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 8, output_proj: bool = False,
-        **sums: bool | None,
+        **sums: Any,
     ):  # fmt: skip
         super().__init__(d_model, n_levels, n_heads, n_points, output_proj=output_proj, **sums)
 
@@ -245,7 +246,7 @@ class SpatialCrossAttention(nn.Module):
 
     def __init__(
         self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 8, dropout: float = 0.1,
-        **sums: bool | None,
+        **sums: Any,
     ):  # fmt: skip
         super().__init__()
         self.deformable_attention = MSDeformAttn3D(d_model, n_levels, n_heads, n_points, **sums)
@@ -325,7 +326,7 @@ class TemporalSelfAttention(_DeformableAttention):
 
     def __init__(
         self, d_model: int = 256, n_levels: int = 1, n_heads: int = 8, n_points: int = 4, dropout: float = 0.1,
-        **sums: bool | None,
+        **sums: Any,
     ):  # fmt: skip
         super().__init__(d_model, n_levels, n_heads, n_points, queue=2, **sums)
         self.dropout = nn.Dropout(dropout)

@@ -9,7 +9,7 @@ a location (x, y) in [0, 1] is the pixel coordinate (x*W - 0.5, y*H - 0.5), and 
 
 from collections.abc import Iterator, Sequence
 from math import floor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -189,7 +189,7 @@ def msda_jvp(
     B, S, M, D, Q, L, K = dims
     if any(t.numel() == 0 for t in (value, attention_weights)):
         return value.new_zeros(B, Q, M * D)
-    out = 0
+    out: Any = 0
     for piece in _pieces(levels, starts, value, sampling_locations, attention_weights):
         d_image, d_grid, d_attn = piece.directions(d_value, d_locations, d_weights)
         out = out + (sample_jvp(piece.image, piece.grid, d_image, d_grid) * piece.weights).sum(-1)
@@ -339,7 +339,7 @@ def _grids(sampling_locations: Tensor, compute: torch.dtype) -> Tensor:
     return grids.transpose(1, 2).flatten(0, 1)
 
 
-def _zeros(*tensors: Tensor) -> tuple[Tensor, ...]:
+def _zeros(*tensors: Tensor) -> Any:
     return tuple(t.new_zeros(t.shape) for t in tensors)
 
 
@@ -354,12 +354,12 @@ class _Piece(NamedTuple):
     image: Tensor
     grid: Tensor
     weights: Tensor
-    g: Tensor | None
+    g: Any  # a tensor where there is a gradient, else None
 
     def directions(self, d_value: Tensor | None, d_locations: Tensor | None, d_weights: Tensor | None):
         """Three directions, those of this piece, in the layouts of image, grid and weights."""
         N, D, H, W = self.image.shape
-        like = dict(dtype=self.image.dtype)
+        like: dict[str, Any] = dict(dtype=self.image.dtype)
         if d_value is not None:
             d_value = d_value[:, self.run.pixels].to(**like).permute(0, 2, 3, 1).reshape(N, D, H, W)
         if d_locations is not None:
@@ -449,7 +449,8 @@ def exact_gradients(
     """
     leaves = [t.detach().double().requires_grad_() for t in (value, sampling_locations, attention_weights)]
     out = msda(leaves[0], spatial_shapes, level_start_index, leaves[1], leaves[2])
-    return torch.autograd.grad(out, leaves, grad_out.detach().double().reshape(out.shape))
+    value_grad, loc_grad, attn_grad = torch.autograd.grad(out, leaves, grad_out.detach().double().reshape(out.shape))
+    return value_grad, loc_grad, attn_grad
 
 
 def _checked(

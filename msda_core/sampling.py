@@ -15,6 +15,8 @@ With a pixel's four neighbours v_00 … v_11 and (fx, fy) the way past the first
 is linear in fx and in fy, so of its second derivatives only the mixed one is not zero: v_00 - v_01 - v_10 + v_11.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -30,14 +32,14 @@ def sample(image: Tensor, grid: Tensor) -> Tensor:
     return grid_sample(image, grid, padding_mode="zeros", align_corners=False)
 
 
-def sample_backward(g: Tensor, image: Tensor, grid: Tensor, wanted=(True, True)) -> tuple[Tensor | None, Tensor | None]:
+def sample_backward(g: Tensor, image: Tensor, grid: Tensor, wanted=(True, True)) -> tuple[Any, Any]:
     """The gradients of <g, sample(image, grid)> in image and grid, those that are wanted."""
     return torch.ops.aten.grid_sampler_2d_backward(g, image, grid, 0, 0, False, list(wanted))
 
 
 def sample_jvp(image: Tensor, grid: Tensor, d_image: Tensor | None, d_grid: Tensor | None) -> Tensor:
     """How samples (N, C, …) move as image moves along d_image and grid along d_grid; None for one that rests."""
-    out = 0
+    out: Any = 0
     if d_image is not None:
         out = grid_sample(d_image, grid, padding_mode="zeros", align_corners=False)
     if d_grid is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 __all__ = ["Silicon", "clock", "events", "graph", "host", "kernels", "queued"]
 
 
-def events(run: Callable[[], None], before: Callable[[], None], repeats: int) -> float:
+def events(run: Callable[[], object], before: Callable[[], object], repeats: int) -> float:
     """µs of one run by CUDA events, median; `before` runs ahead of each and is not counted."""
     times = []
     for _ in range(repeats):
@@ -25,14 +25,14 @@ def events(run: Callable[[], None], before: Callable[[], None], repeats: int) ->
     return statistics.median(times)
 
 
-def queued(run: Callable[[], None], repeats: int = 20) -> float:
+def queued(run: Callable[[], object], repeats: int = 20) -> float:
     """µs of one eager run by CUDA events around work queued behind a long kernel, which hides the host's time; median."""
     for _ in range(3):
         run()
     return events(run, lambda: torch.cuda._sleep(2_000_000), repeats)
 
 
-def graph(run: Callable[[], None], copies: int, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+def graph(run: Callable[[], object], copies: int, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
     """`copies` runs, captured on a stream that has seen one."""
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured, stream=stream):
@@ -41,7 +41,7 @@ def graph(run: Callable[[], None], copies: int, stream: torch.cuda.Stream) -> to
     return captured
 
 
-def kernels(run: Callable[[], None], calls: int = 5) -> float:
+def kernels(run: Callable[[], object], calls: int = 5) -> float:
     """µs of kernels in one call, by the profiler. Memory sets, copies and fills are not counted."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -56,7 +56,7 @@ def kernels(run: Callable[[], None], calls: int = 5) -> float:
     return total / calls
 
 
-def host(run: Callable[[], None], calls: int) -> tuple[float, float]:
+def host(run: Callable[[], object], calls: int) -> tuple[float, float]:
     """µs per eager call: (enqueue only, back to back until the device is done). Medians of nine rounds."""
     enqueue, done = [], []
     for _ in range(9):
@@ -71,7 +71,7 @@ def host(run: Callable[[], None], calls: int) -> tuple[float, float]:
 
 
 def clock(
-    run: Callable[[], None], stream: torch.cuda.Stream, flush: Tensor, prefix: str, quick: bool
+    run: Callable[[], object], stream: torch.cuda.Stream, flush: Tensor, prefix: str, quick: bool
 ) -> dict[str, float]:
     """One row by every clock, in µs: `{prefix}_kernels`, `_host`, `_eager`, `_device` and `_cold` (`python -m msda_core.bench`).
 
@@ -111,7 +111,7 @@ class Silicon:
             self._begin.record()
         torch.cuda.synchronize()
 
-    def launching(self, launch: Callable[[], None]) -> Callable[[], None]:
+    def launching(self, launch: Callable[[], object]) -> Callable[[], object]:
         """launch, on this clock's stream."""
 
         def fn() -> None:
@@ -139,7 +139,7 @@ class Silicon:
         with torch.cuda.stream(self._stream):
             self._rubbish.zero_()
 
-    def graph(self, fn: Callable[[], None], copies: int = 1) -> Callable[[], None]:
+    def graph(self, fn: Callable[[], object], copies: int = 1) -> Callable[[], object]:
         """Capture `copies` calls of fn in a CUDA graph; returns what replays it."""
         captured = graph(fn, copies, self._stream)
 

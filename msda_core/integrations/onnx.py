@@ -33,8 +33,9 @@ def _grid_sample(
     deterministic: bool | None = None,
     merged: bool | None = None,
 ) -> Any:
-    from onnxscript import opset20 as op
+    from onnxscript import opset20
 
+    op: Any = opset20
     B, _, M, D = value.shape
     _, Q, _, L, K, _ = sampling_locations.shape
     _static("heads, channels, levels and points", M, D, L, K)
@@ -79,8 +80,9 @@ def _plugin(
     deterministic: bool | None = None,
     merged: bool | None = None,
 ) -> Any:
-    from onnxscript import opset20 as op
+    from onnxscript import opset20
 
+    op: Any = opset20
     _, _, M, D = value.shape
     _static("heads and channels", M, D)
     if level_start_index is None:

@@ -21,6 +21,7 @@ what is seen.
 """
 
 import contextlib
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -96,7 +97,7 @@ def patch(model: nn.Module) -> Patch:
         for child, stock in list(layer.named_children()):
             if type(stock).__name__ == "MultiScaleDeformableAttention" and not any(True for _ in stock.parameters()):
                 setattr(layer, child, _Module(handle))
-                handle._undo.append(lambda layer=layer, child=child, stock=stock: setattr(layer, child, stock))
+                handle._undo.append(functools.partial(setattr, layer, child, stock))
                 handle.places.append(f"{name}.{child}".lstrip("."))
         undo = _patch_function(layer, handle)
         if undo is not None:
@@ -217,12 +218,12 @@ _FUNCTIONS = {
 
 def _patch_function(layer: nn.Module, handle: Patch) -> Callable[[], None] | None:
     """Replace the function that this layer calls: the attribute it is kept in, or the global name in its own forward."""
-    core = getattr(layer, "ms_deformable_attn_core", None)
+    core: Any = getattr(layer, "ms_deformable_attn_core", None)
     if getattr(core, "__name__", "") in _FUNCTIONS:
-        layer.ms_deformable_attn_core = _FUNCTIONS[core.__name__](handle)
-        return lambda: setattr(layer, "ms_deformable_attn_core", core)
+        setattr(layer, "ms_deformable_attn_core", _FUNCTIONS[core.__name__](handle))  # noqa: B010
+        return functools.partial(setattr, layer, "ms_deformable_attn_core", core)
     stock: Any = inspect.unwrap(type(layer).forward)
-    code = getattr(stock, "__code__", None)
+    code: Any = getattr(stock, "__code__", None)
     names = [name for name in _FUNCTIONS if code is not None and name in code.co_names and name in stock.__globals__]
     if not names or "forward" in vars(layer):
         return None

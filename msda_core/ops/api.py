@@ -100,10 +100,10 @@ def multi_scale_deformable_attention(
         return eager.forward(value, shapes, starts, *inputs)
 
     tables_in_graph = tables.traceable(spatial_shapes, level_start_index, value, points)
-    args = (value, *tables_in_graph, sampling_locations, attention_weights, *sums)
+    traced = (value, *tables_in_graph, sampling_locations, attention_weights, *sums)
     transformed = torch._C._are_functorch_transforms_active() and not compiling
     if method == "discrete":
-        return registry.Nearest.apply(*args) if transformed else torch.ops.msda_core.nearest(*args)
+        return registry.Nearest.apply(*traced) if transformed else torch.ops.msda_core.nearest(*traced)
     if compiling:
-        return torch.ops.msda_core.forward(*args)
-    return (registry.Attention.apply if transformed else torch.ops.msda_core.forward)(*args, eager.merging_wish())
+        return torch.ops.msda_core.forward(*traced)
+    return (registry.Attention.apply if transformed else torch.ops.msda_core.forward)(*traced, eager.merging_wish())

@@ -8,7 +8,6 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -182,12 +181,16 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The three gradients on kernels, merged or plain, shaped and typed like the inputs."""
     deterministic = is_deterministic(deterministic)
-    args: Any = (value, shapes, starts, sampling_locations, attention_weights)
-    levels = None if deterministic else _levels_to_merge(*args, merged)
+    levels = None
+    if not deterministic:
+        levels = _levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
     if levels and grad_out.dtype == value.dtype:
-        args = (value, shapes, starts, levels, sampling_locations, attention_weights)
-        return kernels().merged.merged_backward(*args, grad_out, fp32_grad_accum)
-    return kernels().backward(*args, grad_out, fp32_grad_accum, deterministic)
+        return kernels().merged.merged_backward(
+            value, shapes, starts, levels, sampling_locations, attention_weights, grad_out, fp32_grad_accum
+        )
+    return kernels().backward(
+        value, shapes, starts, sampling_locations, attention_weights, grad_out, fp32_grad_accum, deterministic
+    )
 
 
 def is_deterministic(wish: bool | None) -> bool:

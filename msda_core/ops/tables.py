@@ -111,7 +111,7 @@ def on_device(
     if isinstance(spatial_shapes, Tensor) and spatial_shapes.device.type == "cuda":
         return _resident(spatial_shapes, level_start_index, S, points)
     starts = None if level_start_index is None else tuple(starts_of(level_start_index) or ())
-    rows = spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes
+    rows: Any = spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes
     try:
         rows = tuple(map(tuple, rows))
         plain = type(sum(map(sum, rows))) is int
@@ -162,7 +162,7 @@ class _Seen(NamedTuple):
     shapes: weakref.ref
     starts: weakref.ref | None
     versions: tuple[int, int]
-    made: tuple[Tensor | None, Tensor | None]
+    made: tuple[Any, Any]
 
 
 _seen: dict[tuple, _Seen] = {}
@@ -172,7 +172,7 @@ def _resident(
     shapes: Tensor, level_start_index: Starts, S: int, points: tuple[int, ...] | None
 ) -> tuple[Tensor, Tensor]:
     _raise_what_was_found()
-    given = level_start_index if isinstance(level_start_index, Tensor) else None
+    given: Any = level_start_index if isinstance(level_start_index, Tensor) else None
     listed = None if given is not None or level_start_index is None else tuple(starts_of(level_start_index) or ())
     versions = _version(shapes), 0 if given is None else _version(given)
     key = id(shapes), id(given), listed, S, points
@@ -195,13 +195,13 @@ def _resident(
         tables = tables[0][index], tables[1][index]
     if min(versions) >= 0 and not torch.cuda.is_current_stream_capturing():
         # An inference tensor may change without a new version, and what a graph computes is nothing until it is replayed.
-        made = None if tables[0] is shapes else tables[0], None if tables[1] is given else tables[1]
+        kept = None if tables[0] is shapes else tables[0], None if tables[1] is given else tables[1]
         refs = weakref.ref(shapes), None if given is None else weakref.ref(given)
-        _remember(_seen, key, _Seen(*refs, versions, made))
+        _remember(_seen, key, _Seen(*refs, versions, kept))
     return tables
 
 
-def _checked_on_the_way(shapes: Tensor, starts: Tensor | None, S: int) -> tuple[Tensor, Tensor]:
+def _checked_on_the_way(shapes: Tensor, starts: Any, S: int) -> tuple[Tensor, Tensor]:
     """The table itself where the host reads it now, else what the device makes of it."""
     pixels = shapes.prod(1) if starts is None else None
     starts = pixels.cumsum(0) - pixels if pixels is not None else starts

@@ -117,6 +117,17 @@ def test_outputs_and_gradients_are_stocks(family):
     assert torch.equal(step(model)[0], stock[0]) and handle.calls == 2
 
 
+@pytest.mark.parametrize("method", ["default", "discrete"])
+@pytest.mark.parametrize(
+    "family, points", [("d_fine", [3, 6, 3]), ("deimv2", [1, 13, 2]), ("d_fine", [4, 4, 4]), ("rt_detr_v2", 4)]
+)
+def test_a_number_of_points_for_each_level(family, points, method):
+    model = make(family, points, method)
+    stock = step(model)
+    with integration.patched(model):
+        assert_same(step(model), stock)
+
+
 @pytest.mark.parametrize("family", ["deformable_detr", "mask2former", "d_fine"])
 def test_it_says_what_was_patched_and_that_nothing_ran(family):
     model = make(family)
