@@ -22,7 +22,7 @@ def _power_of_two(n: int) -> int:
 def _safe(kernel, grid, *args, **constants) -> str:
     """Run a kernel with its accesses recorded; nothing that one program stores may be touched by another.
 
-    Atomics do not race, but two of them with a gap in between (read, then exchange) lose updates all the same: so the
+    Two atomics do not race, but with a gap in between (read, then exchange) they lose updates all the same: so the
     programs are interleaved as well, and must come to what they come to one after the other.
 
     Raises:
@@ -34,8 +34,9 @@ def _safe(kernel, grid, *args, **constants) -> str:
     one_by_one, names = fresh(), kernel.arg_names
     trace = machine.trace(kernel, grid, *one_by_one, **constants)
     for race in machine.races(trace):
-        what = f"{_place(race.store)} stores to element {race.element} of {race.tensor}"
-        key = ("race", race.tensor, race.other.kind, race.within)
+        writes = "updates" if race.store.kind == "atomic" else "stores to"
+        what = f"{_place(race.store)} {writes} element {race.element} of {race.tensor}"
+        key = ("race", race.tensor, race.store.kind, race.other.kind, race.within)
         if race.within:
             raise Failed(f"{what} from two lanes of program {race.programs[0][0]} at once: one of them is lost.", key)
         doing = {"load": "reads", "store": "stores to", "atomic": "adds to"}[race.other.kind]
