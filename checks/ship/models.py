@@ -252,8 +252,8 @@ def bev_layer(attend: Operator, Z: int = 4, seed: int = 0) -> tuple[Comparison, 
     stock_out, stock_grads = _there_and_back(layer, run)
     calls = []
 
-    def theirs(value, spatial_shapes, level_start_index, sampling_locations, attention_weights):
-        calls.append(1)
+    def theirs(value, spatial_shapes, level_start_index, sampling_locations, attention_weights, **options):
+        calls.append(1)  # how the layer sums the gradient of value is its own operator's matter
         places.append(sampling_locations.detach()[0])
         return attend(value, spatial_shapes, level_start_index, sampling_locations, attention_weights)
 

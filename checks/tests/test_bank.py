@@ -35,7 +35,16 @@ def told(answer: Answer) -> Report:
     return grade(answer.exercise, answer.build(), seed=7, progress=False)
 
 
-@pytest.mark.parametrize("answer", SAMPLE, ids=lambda answer: answer.id)
+#: Wrong answers that still pass, and why. A check that catches one makes its row here fail.
+OPEN = {"04.row_sum_kernel: 32-bit row offset": "the lab does not say yet that a row may begin past 2^31"}
+
+
+def _marked(answer: Answer):
+    marks = [pytest.mark.xfail(reason=OPEN[answer.id], strict=True)] if answer.id in OPEN else []
+    return pytest.param(answer, id=answer.id, marks=marks)
+
+
+@pytest.mark.parametrize("answer", map(_marked, SAMPLE))
 def test_right_ones_pass_and_wrong_ones_do_not(answer):
     report = told(answer)
     if answer.wrong:
