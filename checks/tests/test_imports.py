@@ -29,7 +29,7 @@ ROOMS = [
     ("msda_core.ops",),
     ("msda_core.kernels",),
     ("msda_core.inputs", "msda_core.reference", "msda_core.differences", "msda_core.machine"),
-    ("msda_core.shapes",),
+    ("msda_core.shapes", "msda_core.sampling"),
     ("msda_core.device", "msda_core"),
 ]
 #: Rooms that know less than their line allows.

@@ -7,7 +7,7 @@ plain and the merged kernels; the registered operator runs the same two.
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -111,6 +111,10 @@ def refuse_deterministic_double(value: Tensor, deterministic: bool | None) -> No
 # ------------------------------------------------------------------------------------------------------------ kernels
 
 
+#: The backward through the registered operator, whose gradients have derivatives; `ops.registry` provides it.
+backward_with_derivatives: Callable | None = None
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value, shapes, starts, sampling_locations, attention_weights, *options):
@@ -121,9 +125,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_out):
         if torch.is_grad_enabled():  # create_graph=True: gradients with derivatives of their own
-            from msda_core.ops.registry import Attention
-
-            return Attention.backward(ctx, grad_out)
+            return backward_with_derivatives(ctx, grad_out)
         grad_value, grad_loc, grad_attn = backward(*ctx.saved_tensors, grad_out, *ctx.options)
         return grad_value, None, None, grad_loc, grad_attn, None, None, None
 

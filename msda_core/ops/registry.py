@@ -172,6 +172,9 @@ class Attention(_Function):
         return Moved.apply(value, shapes, starts, loc, attn, *direction, ctx.options[1])
 
 
+eager.backward_with_derivatives = Attention.backward
+
+
 class Gradients(_Function):
     """`msda_core::backward`. Arguments: the call's five, grad_out, fp32_grad_accum, deterministic, merged."""
 
