@@ -269,7 +269,7 @@ def edited(kernel: Any, *changes: tuple[str, str], **names: Any) -> Any:
     filename = f"<{function.__name__}, wrong, {next(_serial)}>"
     lines = text.splitlines(keepends=True)
     linecache.cache[filename] = (len(text), None, lines, filename)
-    scope = {**function.__globals__, **names, "__name__": __name__}
+    scope = {**function.__globals__, **names, "__name__": "edited"}
     exec(compile(text, filename, "exec", flags=_future(function.__code__), dont_inherit=True), scope)
     return scope[function.__name__]
 

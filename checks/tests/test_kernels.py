@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from checks.answers.notebook import stub_source
+from checks.catalogue import LABS
 from checks.core import exercise as exercises
 from checks.core.exercise import Mistake, find, lab_exercises
 from checks.core.grade import _is_stub, grade
@@ -362,12 +363,15 @@ def test_a_plain_function_says_that_jit_is_missing():
 
 
 @pytest.fixture
-def made_up():
+def made_up(monkeypatch):
     """Declares an exercise about a launcher of the learner's own."""
     names = []
 
     def declare(name, **fields):
         names.append(f"04.{name}")
+        exercises.lab_exercises("04")  # the lab's own are declared
+        lab = LABS["04"]
+        monkeypatch.setitem(LABS, "04", lab._replace(exercises=(*lab.exercises, name)))
         draw = lambda draw: (draw.normal(40),)  # noqa: E731
         draw.__name__, draw.__doc__ = "a_vector", "a vector is doubled"
         return exercises.exercise(
