@@ -25,6 +25,7 @@ from torch import Tensor
 from checks.core import watch
 from checks.core.call import quote
 from checks.core.exercise import Mistake, provide
+from checks.core.places import untagged
 from msda_core import device
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ def edited(kernel: Any, *changes: tuple[str, str], **names: Any) -> Any:
         ValueError: old does not occur: the right kernel has changed and the mistake has not.
     """
     function = getattr(kernel, "fn", kernel)
-    text = _text(kernel)
+    text = untagged(_text(kernel))
     for old, new in changes:
         if old not in text:
             raise ValueError(f"{function.__name__} does not contain {old!r}, so it cannot be edited.")
@@ -280,7 +281,7 @@ def _future(code: types.CodeType) -> int:
 
 def with_body(kernel: Any, body: str) -> Any:
     """A wrong kernel of which nothing is left but signature and docstring: the rest is `body`. Else as `edited`."""
-    text = _text(kernel)
+    text = untagged(_text(kernel))
     first = ast.parse(text).body[0].body[1].lineno
     rest = "".join(text.splitlines(keepends=True)[first - 1 :])
     return edited(kernel, (rest, textwrap.indent(textwrap.dedent(body).strip("\n"), "    ") + "\n"))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from checks.core.watch import door
 from checks.core.exercise import Draw, Failed, NotRun, Property
 from checks.labs.lab04.truth import POINTS_Q
 
@@ -71,6 +72,7 @@ def _own_share(invoke: Callable, arguments: Callable[[Draw], tuple], mine: str, 
     return Property("own_share", "each program does its own share, many lanes at a time", check)
 
 
+@door  # the guard asks for it in the middle of an answer's kernel
 def _short(program: tuple[int, int, int]) -> str:
     """A program's number, without axes the grid does not have."""
     return str(program[0]) if not any(program[1:]) else f"({program[0]}, {program[1]})"
