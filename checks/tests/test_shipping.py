@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -46,7 +47,7 @@ def _solution() -> SimpleNamespace:
 
 
 def _row(op, name: str, launched: dict | None = None) -> acceptance.Row:
-    return acceptance._run(name, name, lambda: suite.TESTS[name](op, "cpu"), {} if launched is None else launched)
+    return acceptance._run(name, name, partial(suite.TESTS[name], op, "cpu"), {} if launched is None else launched)
 
 
 def test_stubs_get_no_certificate(labs):
@@ -174,7 +175,7 @@ def test_models_say_the_same(model):
 def test_a_wrong_operator_in_a_model_is_seen():
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("not run: needs transformers, which is optional")
-    swapped = lambda v, s, i, p, a: multi_scale_deformable_attention(v, s, i, p.flip(-1), a)  # noqa: E731
+    swapped = lambda v, s, i, p, a, **options: multi_scale_deformable_attention(v, s, i, p.flip(-1), a)  # noqa: E731
     assert not wild.compare_model("RT-DETR", swapped).equal
     assert not wild.bev_layer(swapped)[0].equal
 
