@@ -7,7 +7,6 @@ solution; `underneath` says which, and why. Nothing is copied, and an edit takes
 
 import ast
 import contextlib
-import html
 import importlib.util
 import linecache
 import re
@@ -27,6 +26,7 @@ from checks.core import watch as watching
 from checks.core.call import call
 from checks.core.exercise import Exercise, find, lab_exercises, provide
 from checks.core.grade import grade
+from checks.core.panel import code_html
 
 __all__ = ["Carried", "Found", "carried", "load_answers", "replaced", "solution_module", "underneath", "watch"]
 
@@ -35,10 +35,11 @@ IMPORT_LIMIT = 20.0  # seconds; a notebook's functions load in a few millisecond
 
 @dataclass(frozen=True)
 class Found:
-    """One function of a notebook: the object, or the reason why there is none."""
+    """One function of a notebook: the object, or the reason why there is none, and what state that makes of it."""
 
     function: Any = None
     reason: str = ""
+    state: str = "crash"
 
 
 def load_answers(lab: str, path: Path | None = None) -> dict[str, Found]:
@@ -153,7 +154,7 @@ def _find(
         return Found(
             reason=f"`{name}` in {path.name} is defined inside other code. Keep the function at the left margin of its cell."
         )
-    return Found(reason=f"{path.name} has no function `{name}`. Was it renamed or deleted?")
+    return Found(reason=f"{path.name} has no function `{name}`. Was it renamed or deleted?", state="todo")
 
 
 def _at_top_of(path: Path) -> Any:
@@ -316,9 +317,7 @@ class _Underneath:
                 else f"ours stands in. {judged.reason[:1].upper()}{judged.reason[1:]}"
             )
             glyph = "✓" if judged.theirs else "↺"
-            text = "".join(
-                part if i % 2 == 0 else f"<code>{part}</code>" for i, part in enumerate(html.escape(whose).split("`"))
-            )
+            text = code_html(whose)
             items.append(
                 f'<li data-carried="{name}" data-whose="{"learner" if judged.theirs else "reference"}">'
                 f'<span aria-hidden="true">{glyph}</span> <code>{function}</code>: {text}</li>'

@@ -107,7 +107,7 @@ def needs_of(lab: str, name: str, source: str) -> list[Any]:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             owner = namespace.get(node.value.id)
             if isinstance(owner, Carried):
-                needs.append((repr(owner).split()[-1].rstrip(">"), node.attr))
+                needs.append((owner._lab, node.attr))
     text = read(notebook_path(lab))
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     own = {node.id for node in names if not isinstance(node.ctx, ast.Load)}

@@ -22,9 +22,8 @@ def grade_lab(lab: str, file: Path | None = None, solutions: bool = False, seed:
     for exercise in lab_exercises(lab):
         found = answers[exercise.function]
         if found.reason:
-            state = "todo" if "has no function" in found.reason else "crash"
-            check = Check("defined", "the function is there", state, found.reason)
-            reports.append(Report(exercise, state, [check]))
+            check = Check("defined", "the function is there", found.state, found.reason)
+            reports.append(Report(exercise, found.state, [check]))
         else:
             reports.append(grade(exercise.name, found.function, seed=seed))
     if not solutions and file is None:

@@ -1,6 +1,5 @@
-"""One result, three faces: a panel in the notebook, a table in the terminal, and JSON."""
+"""One result as data, as a table in the terminal, and as JSON; `panel` draws it in a notebook."""
 
-import html
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -8,21 +7,10 @@ from typing import Any
 
 from checks.catalogue import LABS
 from checks.core.exercise import Exercise, Mistake
+from checks.core.panel import STATES, draw
 from msda_core import device
 
 __all__ = ["STATES", "Check", "Report", "as_json", "as_text", "count"]
-
-#: State → (glyph, word, colour variable). The glyph and the word carry the state; the colour only repeats it.
-STATES = {
-    "pass": ("✓", "PASS", "#1a7f4b", "#5fd39a"),
-    "fail": ("✗", "FAIL", "#b3261e", "#ff8a80"),
-    "crash": ("!", "CRASH", "#8a5a00", "#ffc65c"),
-    "todo": ("○", "TODO", "#5b6472", "#a8b1bf"),
-    "not_run": ("–", "NOT RUN", "#5b6472", "#a8b1bf"),
-}
-
-#: So many checks are listed whole when something is wrong; of more, the worst, and the others behind a click.
-LISTED = 8
 
 
 @dataclass(frozen=True)
@@ -109,7 +97,7 @@ class Report:
         if self.differs:
             lines += _indent(self.differs)
         if self.lead:
-            lines += _indent(self._looks_like())
+            lines += _indent(self.looks_like)
         if self.advice:
             lines += _indent(self.advice)
         if self.state in ("fail", "crash"):
@@ -122,106 +110,12 @@ class Report:
             lines += _indent("It printed: " + self.printed.strip())
         return "\n".join(lines)
 
-    def _looks_like(self) -> str:
+    @property
+    def looks_like(self) -> str:
         return f"{self.where} {self.lead.name}. {self.lead.hint}" if self.lead else ""
 
     def _repr_html_(self) -> str:
-        glyph, word, light, dark = STATES[self.state]
-        ran = sum(c.status in ("pass", "fail", "crash") for c in self.checks)
-        good = sum(c.status == "pass" for c in self.checks)
-        summary = {
-            "todo": "Write your answer in the cell above: the verdict follows as you run it.",
-            "pass": f"{good} of {ran} checks hold.",
-            "not_run": "Nothing was graded.",
-        }.get(self.state, f"{good} of {ran} checks hold." + (" The rest was not tried." if self.worst.fatal else ""))
-        if self.score:
-            summary += f" Score: {self.score}"
-        label = f"{self.name}: {word.lower()}. {summary}"
-        if self.state in ("fail", "crash"):
-            label += f" {self.worst.title}: {self.worst.message}"
-        if self.mistake:
-            label += f" Your answer is what you get {self.mistake.name}."
-        body, rest = [], ""
-        wrong = self.state in ("fail", "crash")
-        if self.state != "todo":
-            # A notebook cuts a tall output: of many checks the one to look at comes first, with what is known about it.
-            first = [self.worst] if wrong and len(self.checks) > LISTED else self.checks
-            listing = _rows(first)
-            told = len(self.checks) <= LISTED and any(check.message for check in self.checks)
-            if self.state == "pass" and not told and all(check.status != "not_run" for check in self.checks):
-                listing = f'<details><summary style="cursor:pointer">What was checked</summary>{listing}</details>'
-            elif len(first) < len(self.checks):
-                others = [check for check in self.checks if check is not self.worst]
-                rest = (
-                    '<details style="margin-top:.5em"><summary style="cursor:pointer">'
-                    f"The other {len(others)} checks</summary>{_rows(others)}</details>"
-                )
-            body.append(listing)
-        if self.advice:
-            body.append(f'<p class="advice" style="margin:.6em 0 0;font-weight:600">{_escape(self.advice)}</p>')
-        if self.mistake:
-            body.append(
-                '<p class="mistake" style="margin:.6em 0 0;padding:.5em .8em;border-left:3px solid currentColor">'
-                f"Your answer is what you get <strong>{_escape(self.mistake.name)}</strong>. {_escape(self.mistake.hint)}</p>"
-            )
-        for text, kind in ((self.differs, "differs"), (self._looks_like(), "lead")):
-            if text:
-                body.append(f'<p class="{kind}" style="margin:.6em 0 0">{_escape(text)}</p>')
-        picture = self.worst.picture() if wrong and self.worst.picture else None
-        if picture is not None:
-            body.append(f'<div style="margin-top:.6em">{picture._repr_html_()}</div>')
-        body.append(rest)
-        if self.state in ("fail", "crash") and self.worst.seed is not None:
-            replay = f'checks.grade("{self.name}", {self.exercise.function}, seed={self.worst.seed})'
-            body.append(
-                '<details style="margin-top:.5em"><summary style="cursor:pointer">Look at this case again</summary>'
-                f"In a cell of your own: <code>{_escape(replay)}</code></details>"
-            )
-        if self.printed and self.state in ("fail", "crash"):
-            body.append(
-                '<details style="margin-top:.5em"><summary style="cursor:pointer">What your code printed</summary>'
-                f'<pre style="max-height:12em;overflow:auto">{_escape(self.printed)}</pre></details>'
-            )
-        seconds = (
-            f'<span style="opacity:.7;font-weight:400">{self.seconds:.2f} s</span>' if self.state != "todo" else ""
-        )
-        return (
-            f'<section data-check="{self.name}" data-state="{self.state}" role="status" aria-live="polite" '
-            f'aria-label="{_escape(label)}" style="--verdict:light-dark({light},{dark});border:1px solid var(--verdict);'
-            'border-left-width:6px;border-radius:6px;padding:.6em .9em;font-size:.95rem;line-height:1.45">'
-            f'<div style="font-weight:600"><span style="color:var(--verdict)"><span aria-hidden="true">{glyph}</span> {word}</span>'
-            f" &nbsp;<code>{self.name}</code> &nbsp;{seconds}</div>"
-            f"<div>{_escape(summary)}</div>{''.join(body)}</section>"
-        )
-
-
-def _rows(checks: Iterable[Check]) -> str:
-    rows, last = "", ""
-    for check in checks:
-        rows += _row(check, "The same." if check.message == last else check.message)
-        last = check.message
-    return f'<ul style="list-style:none;margin:.4em 0 0;padding:0">{rows}</ul>'
-
-
-def _row(check: Check, said: str) -> str:
-    glyph, word, light, dark = STATES[check.status]
-    message = f"<br><span>{_escape(_sentence(said))}</span>" if check.message else ""
-    return (
-        f'<li style="margin:.3em 0;padding-left:1.6em;text-indent:-1.6em"><span style="color:light-dark({light},{dark});'
-        f'font-weight:700;display:inline-block;width:1.6em;text-indent:0" role="img" aria-label="{word.lower()}">{glyph}</span>'
-        f'<span style="text-indent:0">{_escape(_sentence(check.title))}{message}</span></li>'
-    )
-
-
-def _escape(text: str) -> str:
-    """HTML-safe, with `code` in code elements."""
-    parts = html.escape(text, quote=True).split("`")
-    return "".join(part if i % 2 == 0 else f"<code>{part}</code>" for i, part in enumerate(parts))
-
-
-def _sentence(text: str) -> str:
-    """A capital letter at the start, unless the word is code, as `x` or a name with an underscore is."""
-    return text if not text or text[0] == "`" or "_" in text.split(" ")[0] else text[0].upper() + text[1:]
+        return draw(self)
 
 
 def _indent(text: str) -> list[str]:

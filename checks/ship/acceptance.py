@@ -26,7 +26,7 @@ from checks.answers.carry import carried
 from checks.answers.notebook import notebook_path
 from checks.core.call import call
 from checks.core.exercise import NotRun
-from checks.core.report import STATES
+from checks.core.panel import STATES, frame
 from checks.ship import suite
 from msda_core import device, nn, reference
 
@@ -108,7 +108,8 @@ class Certificate:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        glyph, word, light, dark = STATES[{"issued": "pass", "refused": "fail", "incomplete": "todo"}[self.state]]
+        state = {"issued": "pass", "refused": "fail", "incomplete": "todo"}[self.state]
+        glyph = STATES[state][0]
         heading = {"issued": "Accepted", "refused": "Not accepted", "incomplete": "Not tested"}[self.state]
         parts = [f"<p>{_escape(self.summary)}</p>"]
         if self.theirs:
@@ -132,12 +133,11 @@ class Certificate:
                 f'<details{opened}><summary style="cursor:pointer">{label}: {len(rows)}</summary>'
                 f'<ul style="list-style:none;margin:.3em 0;padding:0 0 0 .5em">{items}</ul></details>'
             )
-        return (
-            f'<section data-acceptance="{self.state}" role="status" aria-label="{_escape(heading + ". " + self.summary)}" '
-            f'style="--verdict:light-dark({light},{dark});border:1px solid var(--verdict);border-left-width:6px;'
-            'border-radius:6px;padding:.6em .9em;font-size:.95rem;line-height:1.45">'
+        return frame(
+            state,
+            f'data-acceptance="{self.state}" role="status" aria-label="{_escape(heading + ". " + self.summary)}"',
             f'<div style="font-weight:600;color:var(--verdict)"><span aria-hidden="true">{glyph}</span> {heading}</div>'
-            f"{''.join(parts)}</section>"
+            + "".join(parts),
         )
 
 

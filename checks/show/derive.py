@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from checks.core.report import STATES
+from checks.core.panel import STATES, code_html, frame
 
 __all__ = ["BadLine", "Judgement", "Step", "answer", "ask", "evaluate", "find_step", "step"]
 
@@ -239,19 +239,14 @@ class Panel:
     def _repr_html_(self) -> str:
         import marimo as mo
 
-        glyph, word, light, dark = STATES[self.judgement.state]
-        said = _code(self.judgement.message)
+        glyph, word, _, _ = STATES[self.judgement.state]
+        said = code_html(self.judgement.message)
         if self.judgement.state == "pass":
             said = mo.md(self.step.then).text
-        return (
-            f'<section data-step="{self.step.name}" data-state="{self.judgement.state}" role="status" aria-live="polite" '
-            f'aria-label="{html.escape(self.step.name)}: {word.lower()}" style="--verdict:light-dark({light},{dark});'
-            "border:1px solid var(--verdict);border-left-width:6px;border-radius:6px;padding:.4em .9em;font-size:.95rem;"
-            'line-height:1.45"><strong style="color:var(--verdict)"><span aria-hidden="true">'
-            f"{glyph}</span> {word}</strong> &nbsp;{said}</section>"
+        return frame(
+            self.judgement.state,
+            f'data-step="{self.step.name}" data-state="{self.judgement.state}" role="status" aria-live="polite" '
+            f'aria-label="{html.escape(self.step.name)}: {word.lower()}"',
+            f'<strong style="color:var(--verdict)"><span aria-hidden="true">{glyph}</span> {word}</strong> &nbsp;{said}',
+            padding=".4em",
         )
-
-
-def _code(text: str) -> str:
-    parts = html.escape(text, quote=True).split("`")
-    return "".join(part if i % 2 == 0 else f"<code>{part}</code>" for i, part in enumerate(parts))
