@@ -506,4 +506,4 @@ def _prediction_score(answer) -> str:
     from msda_core.machine.model.roofline import TYPICAL
 
     off = _median_error(_errors(answer))
-    return f"a median error of {off:.1%}; the paper GPU's own estimate is off by {TYPICAL:.0%}, warm launches only."
+    return f"a median error of {off:.1%}; that formula's own is {TYPICAL:.0%}, warm, over launches its constants were fitted to among others."
