@@ -136,7 +136,10 @@ def call(
     started = time.perf_counter()
     try:
         sys.stdout = sys.stderr = output
-        with watch.watching() if watched else contextlib.nullcontext(set()) as threads:
+        watching: contextlib.AbstractContextManager[set[int]] = (
+            watch.watching() if watched else contextlib.nullcontext(set())
+        )
+        with watching as threads:
             with _last_resort(limit):
                 thread.start()
                 ran = _wait(thread, done, limit)
@@ -218,10 +221,15 @@ def slowness() -> float:
     return max(1.0, min(_exercise_python() for _ in range(3)) / USUAL)
 
 
+def _ident(thread: threading.Thread) -> int:
+    """The id of a thread that was started."""
+    return thread.ident or 0
+
+
 def _processor_time(thread: threading.Thread) -> float | None:
     """Seconds that a thread has computed; None where the system does not say, or the thread is gone."""
     try:
-        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+        return time.clock_gettime(time.pthread_getcpuclockid(_ident(thread)))
     except (AttributeError, OSError, TypeError):
         return None
 
@@ -376,7 +384,7 @@ def learner_line(error: BaseException, answer: Any) -> str:
 
 
 def _running_line(thread: threading.Thread, answer: Any) -> str:
-    home, frame = _home(answer), sys._current_frames().get(thread.ident)
+    home, frame = _home(answer), sys._current_frames().get(_ident(thread))
     while frame is not None:
         if frame.f_code.co_filename == home:
             return _quote(frame.f_code, frame.f_lineno)
@@ -435,7 +443,7 @@ def _definition(filename: str, number: int) -> tuple[str, int]:
 def _stop(thread: threading.Thread, done: threading.Event) -> bool:
     """Ask a thread to stop, often: an answer may swallow the first requests. Whether it did; a C call does not."""
     for attempt in range(60):
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_OutOfTime))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(_ident(thread)), ctypes.py_object(_OutOfTime))
         if done.wait(0.05 if attempt < 10 else 0.013):
             return True
     return False

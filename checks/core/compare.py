@@ -40,8 +40,8 @@ def plain(thing: Any, depth: int = 12) -> Any:
         return thing
     if issubclass(kind, Tensor):
         return _plain_tensor(thing)
-    for base, exactly in ((int, int.__int__), (float, float.__float__), (str, str.__str__)):
-        if issubclass(kind, base):
+    for scalar, exactly in ((int, int.__int__), (float, float.__float__), (str, str.__str__)):
+        if issubclass(kind, scalar):
             return exactly(thing)
     if kind in (fractions.Fraction, decimal.Decimal):
         return _as_float(thing)
@@ -59,17 +59,22 @@ def plain(thing: Any, depth: int = 12) -> Any:
     return Odd(f"a {_kind(thing)}", callable(thing))
 
 
+def _attribute(name: str, thing: Tensor) -> Any:
+    """A tensor's attribute, whatever its class says."""
+    return getattr(Tensor, name).__get__(thing)
+
+
 def _plain_tensor(thing: Tensor) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         if torch._C._dispatch_keys(thing).has(
             torch._C.DispatchKey.Python
         ) or torch._C._functorch.is_functorch_wrapped_tensor(thing):
             return Odd(f"a {_kind(thing)}, which is no plain tensor")
-        if Tensor.is_nested.__get__(thing):
+        if _attribute("is_nested", thing):
             return Odd("a nested tensor")
-        if Tensor.layout.__get__(thing) is not torch.strided:
+        if _attribute("layout", thing) is not torch.strided:
             return Odd("a sparse tensor")
-        if Tensor.is_quantized.__get__(thing):
+        if _attribute("is_quantized", thing):
             return Odd("a quantized tensor")
         bare = Tensor.detach(Tensor.as_subclass(thing, Tensor))
         return bare if type(bare) is Tensor else Odd(f"a {_kind(thing)}, which is no plain tensor")
@@ -212,9 +217,10 @@ def _compare_tensor(yours, truth, like, axes, where) -> str | None:
         return None
     error = torch.where(missed, torch.nan_to_num(error, nan=math.inf, posinf=math.inf), -1.0)
     index = _index(int(error.argmax()), error.shape)
-    a, b = _digits(mine[index].item(), expected[index].item())
     if like.dtype == torch.bool:
-        a, b = bool(mine[index]), bool(expected[index])
+        a, b = str(bool(mine[index])), str(bool(expected[index]))
+    else:
+        a, b = _digits(mine[index].item(), expected[index].item())
     share = f" ({count} of {like.numel()} values differ)" if like.numel() > 1 else ""
     axes = list(axes.get(where, ()) if isinstance(axes, Mapping) else axes)
     if len(axes) >= len(index):

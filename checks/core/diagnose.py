@@ -16,7 +16,7 @@ from typing import Any
 
 from checks.core import compare, differ
 from checks.core.call import Outcome
-from checks.core.exercise import Draw, Exercise, Mistake, provided
+from checks.core.exercise import Draw, Exercise, Mistake, Property, provided
 
 __all__ = ["FIXED_SEED", "Diagnosis", "Finding", "Seen", "signature"]
 
@@ -64,7 +64,7 @@ class Seen:
     @property
     def is_property(self) -> bool:
         """Whether it is no comparison of outputs."""
-        return hasattr(self.item, "check")
+        return isinstance(self.item, Property)
 
     @property
     def comparable(self) -> bool:
@@ -202,7 +202,7 @@ class Diagnosis:
         outcome = seen.outcome
         if other.timeout is not None or other.reached or (outcome.error is None) != (other.error is None):
             return False
-        if outcome.error is not None:
+        if outcome.error is not None and other.error is not None:
             return signature(outcome.error, exactly) == signature(other.error, exactly)
         if seen.is_property:  # what it returns is a note, such as a count
             return True
@@ -229,11 +229,11 @@ class Diagnosis:
         values = [one for one in values if not one.outcome.changed][:VALUES]
         if shown in values:
             results = {id(one): self._result(one) for one in values}
-            args, *result = results[id(shown)]
+            args, yours, truth, like = results[id(shown)]
             regions = exercise.regions(*args) if exercise.regions else None
-            said.append(differ.place(*result, exercise.axes, exercise.parts, regions))
+            said.append(differ.place(yours, truth, like, exercise.axes, exercise.parts, regions))
             said.append(differ.relation([one[1:] for one in results.values()], exercise.axes, exercise.parts))
-        states = {}
+        states: dict[str, bool] = {}
         for one in self.seen:
             states[one.name] = states.get(one.name, True) and one.state == "pass"
         said.append(differ.spread(list(states.items())))
@@ -269,7 +269,7 @@ def signature(error: BaseException, exactly: bool) -> Any:
     Of a guarded access, whether its line has a mask counts too. Exactly: also the element at which the guard stopped the
     kernel, the program and the number of lanes.
     """
-    inner = _inner(error)
+    inner: Any = _inner(error)
     key = getattr(inner, "key", None)
     if key is not None:
         return key

@@ -178,7 +178,7 @@ def provide(**parts: Any) -> None:
     """What rooms above the core give it, so that it need not import them.
 
     Args:
-        kernels: the kernel side of the grader: guarded, finding, Compilation, on_device, slip, left_over and work_of, as
+        kernels: the kernel side of the grader: guarded, finding, Compilation, on_device, slip, beside_stub and work_of, as
             `checks.kernel.launches` has them.
         carried: carried(exercise) → None, called before an answer is graded that may call functions of earlier labs.
     """

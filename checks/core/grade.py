@@ -8,6 +8,7 @@ not_run   nothing could be checked here, with the reason
 """
 
 import contextlib
+import functools
 import os
 import re
 import time
@@ -19,7 +20,7 @@ from typing import Any
 from checks.core import compare, watch
 from checks.core.call import Outcome, call, chain, neutral
 from checks.core.diagnose import FIXED_SEED, Diagnosis, Finding
-from checks.core.exercise import Draw, Exercise, Failed, Mistake, NotRun, find, lab_exercises, provided
+from checks.core.exercise import Draw, Exercise, Failed, Mistake, NotRun, Property, find, lab_exercises, provided
 from checks.core.report import Check, Report
 from msda_core import device
 
@@ -140,9 +141,10 @@ class _Run:
 
     def report(self, diagnose: bool) -> Report:
         exercise, checks = self.exercise, []
+        items: list[Any] = [*exercise.cases, *exercise.properties]
         with self._bar or contextlib.nullcontext():
-            for item in (*exercise.cases, *exercise.properties):
-                check = self._property(item) if hasattr(item, "check") else self._case(item)
+            for item in items:
+                check = self._property(item) if isinstance(item, Property) else self._case(item)
                 checks.append(check)
                 if self._bar:
                     self._bar.step()
@@ -279,8 +281,8 @@ class _Run:
         message = compare.difference(outcome.value, truth, like, exercise.axes, exercise.parts)
         if not message:
             return verdict("pass")
-        draw = exercise.picture and (lambda: exercise.picture(args, outcome.value, truth))
-        return verdict("fail", message, picture=draw)
+        draw = exercise.picture
+        return verdict("fail", message, picture=draw and functools.partial(draw, args, outcome.value, truth))
 
     def _property(self, item) -> Check:
         draw = Draw(self.seed)
@@ -305,6 +307,7 @@ class _Run:
 
     def _raised(self, outcome: Outcome) -> tuple[str, str]:
         """State and message of an answer that raised."""
+        assert outcome.error is not None
         if _is_stub(outcome.error, self.exercise.name):
             return _unwritten(self.answer, self.exercise.name)
         return provided("kernels").finding(outcome.error) or ("crash", _crash_message(outcome))
@@ -323,7 +326,7 @@ class _Run:
         )
 
     def _try(self, mistake: Mistake, item: Any, draw: Draw) -> Outcome:
-        if hasattr(item, "check"):
+        if isinstance(item, Property):
             return self._check(mistake.answer, item, draw, False)
         return self._call(mistake.answer, item(draw), False)
 
@@ -376,13 +379,14 @@ def _is_stub(error: BaseException, name: str) -> bool:
 
 def _unwritten(answer: Any, name: str) -> tuple[str, str]:
     """The state and message of an answer that ended in its stub: to do, unless there is code beside the stub's line."""
-    line = provided("kernels").left_over(answer, name)
+    line = provided("kernels").beside_stub(answer, name)
     if not line:
         return "todo", "Not written yet."
     return "crash", f"there is code here, but the stub's line `{line}` is still there as well: delete it."
 
 
 def _crash_message(outcome: Outcome) -> str:
+    assert outcome.error is not None
     inner = outcome.error.__cause__ or outcome.error
     text = str(inner).strip() or "no message"
     if isinstance(inner, (NotImplementedError, AssertionError)) and re.fullmatch(r"\d\d\.\w+", text):

@@ -31,7 +31,7 @@ from msda_core import device
 if TYPE_CHECKING:
     from checks.kernel.work import Work
 
-__all__ = ["Compilation", "edited", "finding", "guarded", "left_over", "on_device", "slip", "with_body"]
+__all__ = ["Compilation", "edited", "finding", "guarded", "beside_stub", "on_device", "slip", "with_body"]
 
 COMPILE_LIMIT = 30.0  # seconds until a compiler that says nothing counts as none
 TARGET = "sm_90"
@@ -317,7 +317,7 @@ def _definition(answer: Any) -> ast.FunctionDef | None:
     return body[0] if body and isinstance(body[0], ast.FunctionDef) else None
 
 
-def left_over(answer: Any, name: str) -> str:
+def beside_stub(answer: Any, name: str) -> str:
     """The stub's last line, where the answer has lines of its own as well; "" where it is the stub and nothing else."""
     node = _definition(answer)
     own = [] if node is None else node.body[1 if ast.get_docstring(node) is not None else 0 :]

@@ -120,7 +120,7 @@ def shares(
         levels: (H, W) of each; spread: as for `inputs.encoder_locations`.
 
     Returns:
-        The share of each fate, "merged", "left over" and "plain", of the points that touch a merged level; and for each slot
+        The share of each fate, "merged", "remainder" and "plain", of the points that touch a merged level; and for each slot
         of the work lists, 1 if that tile is merged.
     """
     queries = sum(h * w for h, w in levels)
@@ -134,7 +134,7 @@ def shares_of(loc: torch.Tensor, levels: tuple[tuple[int, int], ...]) -> tuple[d
     from msda_core.kernels.merged.plan import work_lists  # which needs Triton, as the timed figure does not
 
     merges = work_lists(levels, torch.device("cpu")).merges.tolist()
-    counts, status = {"merged": 0, "left over": 0, "plain": 0}, [0] * len(merges)
+    counts, status = {"merged": 0, "remainder": 0, "plain": 0}, [0] * len(merges)
     sample = torch.arange(32)
     for first, W, H, x, y, target, width, height, slot in merges:
         h, w = levels[target]
@@ -155,7 +155,7 @@ def shares_of(loc: torch.Tensor, levels: tuple[tuple[int, int], ...]) -> tuple[d
         fits = int(_inside(points, corner).sum())
         if status[slot]:
             counts["merged"] += fits
-            counts["left over"] += len(points) - fits
+            counts["remainder"] += len(points) - fits
         else:
             counts["plain"] += len(points)
     total = max(1, sum(counts.values()))
@@ -175,7 +175,7 @@ def shares_picture(
     rows = {spread: shares(levels, spread)[0] for spread in spreads}
     figure, axis = new_figure(9, 3.4)
     bottom = [0.0] * len(rows)
-    fates = (("merged", BLUE, ""), ("left over", RED, "//"), ("plain", GREEN, ".."))
+    fates = (("merged", BLUE, ""), ("remainder", RED, "//"), ("plain", GREEN, ".."))
     for fate, colour, hatch in fates:
         heights = [found[fate] for found in rows.values()]
         axis.bar(range(len(rows)), heights, bottom=bottom, color=colour, hatch=hatch, edgecolor="white", label=fate)

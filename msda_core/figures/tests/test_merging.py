@@ -86,7 +86,7 @@ def test_what_is_counted_is_what_the_kernel_does(monkeypatch):
         found = sum(int(((flags[m] >> k) & 1).sum()) for k in range(4))
         pixel = call.loc[0, : 6 * 64, m, 1].cpu() * torch.tensor([32, 3]) - 0.5
         alive = int(((pixel.floor() >= -1) & (pixel.floor() < torch.tensor([32, 3]))).all(-1).sum())
-        assert found == round(shares["left over"] * alive)
+        assert found == round(shares["remainder"] * alive)
 
 
 def test_wider_offsets_are_merged_less():
