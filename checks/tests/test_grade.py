@@ -101,12 +101,12 @@ def test_a_loop_that_swallows_exceptions_is_stopped_too(short_limit):
 
 def test_a_call_that_cannot_be_interrupted_is_left_behind(short_limit):
     def to_pixels(location, size):
-        time.sleep(6)
+        time.sleep(60)
 
     started = time.perf_counter()
     state, message = state_and_message("01.to_pixels", to_pixels)
-    assert state == "crash" and "time.sleep(6)" in message and "waited for the rest" in message
-    assert time.perf_counter() - started < 5.5
+    assert state == "crash" and "time.sleep(60)" in message and "waited for the rest" in message
+    assert time.perf_counter() - started < 55
 
 
 def test_a_megabyte_of_prints_is_cut_and_counted():
