@@ -171,7 +171,7 @@ def check_devices(launch: Launch):
     Raises:
         LaunchError: says which tensor is where.
     """
-    devices = {}
+    devices: dict[str, str] = {}
     for name, tensor in tensors_of(launch.values):
         devices.setdefault(str(tensor.device), name)
     if len(devices) > 1:

@@ -32,7 +32,7 @@ def free_names(tree: ast.AST) -> dict[str, ast.Name]:
     bound = {a.arg for n in ast.walk(function) if isinstance(n, ast.arguments) for a in _all_args(n)}
     bound |= {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
     bound |= {n.name for n in ast.walk(function) if isinstance(n, ast.FunctionDef) and n is not function}
-    free = {}
+    free: dict[str, Any] = {}
     for statement in function.body:
         annotations = {
             id(m) for n in ast.walk(statement) if isinstance(n, ast.AnnAssign) for m in ast.walk(n.annotation)
@@ -99,8 +99,8 @@ def rewrite(fn: types.FunctionType):
             tree = interpreter.ASTTransformer().visit(tree)
             ast.fix_missing_locations(tree)
             ast.increment_lineno(tree, lineno - 1)
-            borrowed = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - before
-            borrowed = tuple(n for n in borrowed if hasattr(interpreter, n))
+            added = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - before
+            borrowed = tuple(n for n in added if hasattr(interpreter, n))
             module = compile(tree, fn.__code__.co_filename, "exec", dont_inherit=True)
             code = next(c for c in module.co_consts if isinstance(c, types.CodeType))
             cached = (code, borrowed, free)

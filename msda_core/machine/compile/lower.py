@@ -312,6 +312,7 @@ class _Shipment:
         scope = capture_scope(fn)
         tree = ast.parse(source)
         definition = tree.body[0]
+        assert isinstance(definition, ast.FunctionDef)
         typed = [a.annotation for a in ast.walk(definition.args) if isinstance(a, ast.arg) and a.annotation]
         typed += [d for d in [*definition.args.defaults, *definition.args.kw_defaults, definition.returns] if d]
         names = {n.id for t in typed for n in ast.walk(t) if isinstance(n, ast.Name)}
@@ -362,7 +363,7 @@ class _Shipment:
             }
             items = {a: self.encode(getattr(value, a)) for a in sorted(used) if hasattr(value, a)}
             return {"namespace": {"name": value.__name__, "items": items}}
-        inner = getattr(value, "fn", None)
+        inner: Any = getattr(value, "fn", None)
         if isinstance(value, KernelInterface) or type(value).__name__ == "ConstexprFunction":
             while not isinstance(inner, types.FunctionType) and hasattr(inner, "fn"):
                 value, inner = inner, inner.fn
@@ -431,7 +432,7 @@ def lower_launch(launch: Launch, target) -> Lowering:
     lowering = Lowering(
         kernel=launch.name,
         target=capability,
-        num_warps=answer["metadata"]["num_warps"] or options["num_warps"],
+        num_warps=int(answer["metadata"]["num_warps"] or options["num_warps"]),
         triton=worker.version,
         ttgir=answer["ttgir"],
         ptx=answer["ptx"],
@@ -522,6 +523,7 @@ class Worker:
         with self._lock:
             self.hello()
             data = json.dumps(request).encode()
+            assert self.process.stdin is not None
             try:
                 self.process.stdin.write(struct.pack("<Q", len(data)) + data)
                 self.process.stdin.flush()

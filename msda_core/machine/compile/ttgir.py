@@ -147,6 +147,7 @@ def _bases(encoding: str, aliases: dict[str, str], shape: tuple[int, ...]):
         return groups["register"], groups["lane"], groups["warp"]
     if text.startswith("#ttg.slice"):
         inner = re.match(r"#ttg\.slice<\{dim = (\d+), parent = (.*)\}>$", text)
+        assert inner is not None
         dim = int(inner[1])
         parent = _bases(inner[2].strip(), aliases, (*shape[:dim], 1, *shape[dim:]))
         register, lane, warp = ([np.delete(b, dim) for b in bases] for bases in parent)
@@ -205,7 +206,8 @@ def memory_ops(ttgir: str) -> list[MemoryOp]:
     aliases = dict(re.findall(r"^(#\w+) = (#tt\w*\..*)$", ttgir, re.M))
     places = _Places(ttgir)
     layout = functools.cache(lambda encoding, shape: parse_layout(encoding, aliases, shape))
-    found, regions = [], []
+    found: list[MemoryOp] = []
+    regions: list = []
     for raw in ttgir.splitlines():
         text = raw.strip()
         if text.startswith("}") and regions:
@@ -223,7 +225,7 @@ def memory_ops(ttgir: str) -> list[MemoryOp]:
             continue
         op = "cas" if match[1] == "tt.atomic_cas" else ""
         if match[1] == "tt.atomic_rmw":
-            op = re.search(r"tt\.atomic_rmw (\w+)", text)[1]
+            op = _found(r"tt\.atomic_rmw (\w+)", text)
         shape, element, encoding = _pointer_type(text)
         found.append(
             MemoryOp(
@@ -280,11 +282,18 @@ def condense(ttgir: str) -> str:
     return re.sub(r'"[^"\n]*/([^"/\n]+)":', r'"\1":', "\n".join(kept)) + "\n"
 
 
+def _found(pattern: str, text: str) -> str:
+    """The group of a pattern that the text is known to hold."""
+    match = re.search(pattern, text)
+    assert match is not None, f"no {pattern} in {text}"
+    return match[1]
+
+
 def _pointer_type(text: str) -> tuple[tuple[int, ...], str, str]:
     """Shape, element type and encoding of the pointers of an operation."""
     tensor = re.search(r"tensor<((?:\d+x)+)!tt\.ptr<([^,>]+(?:<[^>]*>)?)[^>]*>, ", text)
     if tensor is None:
-        return (), re.search(r"!tt\.ptr<([^,>]+)", text)[1], ""
+        return (), _found(r"!tt\.ptr<([^,>]+)", text), ""
     depth, start = 1, tensor.end()
     for end in range(start, len(text)):
         depth += {"<": 1, ">": -1}.get(text[end], 0)

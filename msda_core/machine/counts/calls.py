@@ -79,6 +79,7 @@ def worst_request(report: Report, site: SiteTraffic, most: int | None = None) ->
         site: one of its `sites`.
         most: look at so many of its executions only.
     """
+    assert site.site is not None
     matched = match(report.trace.sites, report.lowering.bound)
     ops = [b for b in matched.get(site.site, ()) if b.run]
     events = [e for e in report.trace.events if e.site is site.site]

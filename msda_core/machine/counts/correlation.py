@@ -44,10 +44,10 @@ def match(sites: list[Site], bound: list[Bound]) -> dict[Site, list[Bound]]:
     Lines decide first, columns next (their origin is 0 or 1, by version), and the order of execution last.
     """
     families = _families(bound)
-    matched: dict[Site, list[Bound]] = {}
+    matched: dict[Site, list[int]] = {}
     taken: set[int] = set()
     for origin in (1, 0):
-        trial = {}
+        trial: dict[Site, list[int]] = {}
         for site in sites:
             columns = tuple(f.column + origin for f in site.frames)
             hits = [

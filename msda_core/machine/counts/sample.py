@@ -85,8 +85,9 @@ def _growth(sets: list[np.ndarray], ratio: float, trace: Trace, kind: str) -> fl
     if twice:
         most = min(most, seen.size + once * once / (2 * twice))
     names = {e.tensor for e in trace.events if e.kind == kind}
-    if None not in names:
-        room = sum(trace.tensors[n].size * trace.tensors[n].itemsize for n in names) / SECTOR
+    known = [trace.tensors[n] for n in names if n is not None]
+    if len(known) == len(names):
+        room = sum(one.size * one.itemsize for one in known) / SECTOR
         most = min(most, max(room, seen.size))
     return most / seen.size
 

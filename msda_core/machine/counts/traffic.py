@@ -259,7 +259,7 @@ def _requests(bound: Bound, events: list[Event], num_warps: int) -> tuple[np.nda
     # (events, warps, lanes, instructions) -> (events * warps * instructions, lanes)
     where = addresses[:, first].transpose(0, 1, 3, 2).reshape(-1, first.shape[1])
     active = active.transpose(0, 1, 3, 2).reshape(-1, first.shape[1])
-    keep = active.any(1)
+    keep = np.asarray(active.any(1))
     return where[keep], active[keep]
 
 
@@ -372,8 +372,8 @@ def count(trace: Trace, lowering: Lowering) -> Report:
                     row.loop_loads.requests += len(addresses)
                     row.loop_loads.sectors += distinct_sectors(words, active)
                     row.requests += loop_rounds(words, active) - len(addresses)
-                    sectors, worst = loop_sectors(words, active)
-                    row.sectors += sectors
+                    asked, worst = loop_sectors(words, active)
+                    row.sectors += asked
                     row.worst = max(row.worst, worst)
                 elif site.kind == "atomic":
                     sectors, worst = reduction_sectors(addresses, active)

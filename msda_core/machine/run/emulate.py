@@ -174,7 +174,7 @@ class Emulation:
         self._calls = _State()
         self.loops: dict[tuple[str, int], list[int]] = {}  # (file, line) of a loop -> [entered, iterations]
         self._positions: dict[tuple[types.CodeType, int], Frame] = {}
-        self._builder = None
+        self._builder: Any = None
 
     # The address space
 
@@ -195,9 +195,9 @@ class Emulation:
         host = self._host_storage(tensor)
         keys = list(self._hosts)
         storage = keys.index(tensor.untyped_storage()._cdata)
-        dtype = getattr(value, "dtype", tensor.dtype)
+        dtype: Any = getattr(value, "dtype", tensor.dtype)
         itemsize = getattr(dtype, "itemsize", None) or max(1, dtype.primitive_bitwidth // 8)
-        start = tensor.storage_offset() * tensor.element_size()
+        start = int(tensor.storage_offset()) * tensor.element_size()
         region = ((len(self.arguments) + 1) << REGION) + MIDDLE
         argument = Argument(
             name=name,
@@ -242,7 +242,7 @@ class Emulation:
     def frames(self) -> tuple[Frame, ...]:
         """The call chain inside the kernel, outermost first."""
         chain = []
-        frame = sys._getframe(1)
+        frame: types.FrameType | None = sys._getframe(1)
         while frame is not None:
             function = frame.f_globals.get(_MARK)
             if function is not None:
@@ -372,7 +372,7 @@ class Emulation:
 
     # Builder methods that replace the interpreter's
 
-    def _methods(self, interpreter) -> dict[str, Callable]:
+    def _methods(self, interpreter: Any) -> tuple[dict[str, Callable], Callable]:
         import triton.language as tl
 
         builder, Handle, native = interpreter.interpreter_builder, interpreter.TensorHandle, interpreter._interpreter
@@ -380,7 +380,7 @@ class Emulation:
         stock = type(builder)
         raw8 = {t for t in (tl.float8e5, tl.float8e4nv, tl.float8e4b8, tl.float8e5b16, tl.float8e4b15)}
 
-        class Result(Handle):
+        class Result(Handle):  # type: ignore[misc, valid-type]
             """What an atomic returns: notes that somebody reads it."""
 
             def __init__(self, data, dtype, access):

@@ -183,7 +183,7 @@ def _without_dynamo(function: Callable) -> Callable:
         if disable is None:
             return function(*args, **kwargs)
         setattr(function, "__dynamo_disable", disable(function, wrapping=False))  # noqa: B010
-        return function.__dynamo_disable(*args, **kwargs)
+        return getattr(function, "__dynamo_disable")(*args, **kwargs)  # noqa: B009
 
     setattr(function, "__dynamo_disable", called)  # noqa: B010
     return function

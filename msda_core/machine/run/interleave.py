@@ -59,7 +59,7 @@ class LostUpdate:
         read, lost, overwrite: indices into the timeline: winner reads, loser stores, winner stores.
     """
 
-    tensor: str
+    tensor: str | None
     element: int
     winner: tuple[int, int, int]
     loser: tuple[int, int, int]
@@ -365,6 +365,8 @@ class _Late:
 def _stops(trace: Trace, race: Race, program: tuple) -> list[int]:
     """After how many accesses a program may stop: around each of those in question, the likely ones first."""
     own = [e for e in trace.events if e.program == program]
+    assert race.tensor is not None
+    assert race.element is not None
     info = trace.tensors[race.tensor]
     address = info.base + race.element * info.itemsize
     touching = [
@@ -380,13 +382,15 @@ class _Run:
 
     def __init__(self, trace: Trace, race: Race, stages, late: _Late | None = None):
         self.trace, self.race = trace, race
-        copies = {key: storage.clone() for key, storage in trace.before.items()}
+        copies = {key: storage.clone() for key, storage in (trace.before or {}).items()}
         self.launch = replace(trace.launch, values={k: _again(v, copies) for k, v in trace.launch.values.items()})
         self.timeline: list[Step] = []
         emulation = Emulation(self.launch)
         emulation.after = self._after
         self._done: dict[tuple, int] = defaultdict(int)
-        self._late, self._held, self._arrival = late, None, None
+        self._late = late
+        self._held: Callable[[], None] | None = None
+        self._arrival: int | None = None
         if late is not None:
             emulation.store = self._store
         _Threads(emulation, _Script(stages)).run()
@@ -396,7 +400,9 @@ class _Run:
         number = self._done[access.program]
         self._done[access.program] += 1
         late = self._late
-        if late is not None and (access.program, number) == (late.storing, late.early):
+        if late is None:
+            return
+        if (access.program, number) == (late.storing, late.early):
             self._arrival = len(self.timeline) - 1
         if self._held is not None and (access.program, number) == (late.seeing, late.then):
             self._held()
@@ -404,6 +410,7 @@ class _Run:
 
     def _store(self, access: Access, write: Callable[[np.ndarray], None]):
         late = self._late
+        assert late is not None
         if (access.program, self._done[access.program]) != (late.storing, late.early):
             return write(access.mask)
         held = np.zeros(access.mask.size, bool)

@@ -7,6 +7,8 @@ Source: NVIDIA, libdevice user's guide; the functions of one name differ only in
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,7 +111,7 @@ _FLOAT = {
     "powi": np.power, "nextafter": np.nextafter,
 }  # fmt: skip
 
-_INTEGER = {
+_INTEGER: dict[str, Callable[..., Any]] = {
     "abs": np.abs, "brev": _reverse, "clz": _leading_zeros, "ffs": _first_set, "hadd": lambda x, y: (x & y) + ((x ^ y) >> 1),
     "max": np.maximum, "min": np.minimum, "mul24": lambda x, y: ((x << 8) >> 8) * ((y << 8) >> 8), "mulhi": _high,
     "popc": lambda x: _bits(x).sum(-1), "rhadd": lambda x, y: (x | y) - ((x ^ y) >> 1),

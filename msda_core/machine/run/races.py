@@ -148,6 +148,7 @@ class _Found:
 
 def _values(event: Event) -> np.ndarray:
     """What a plain store wrote, as one integer per lane of its tile."""
+    assert event.value is not None
     raw = np.ascontiguousarray(np.broadcast_to(event.value, event.mask.shape))
     kind = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[raw.dtype.itemsize]
     return raw.view(kind).reshape(event.mask.shape).astype(np.uint64)
@@ -368,7 +369,7 @@ def _warps(trace: Trace, events: list[Event], found: _Found, target):
             return
         code = _Code(lowering)
         matched = match(trace.sites, lowering.bound)
-        held = {}
+        held: dict[int, Bound] = {}
         for site in {e.site for pairs in suspects.values() for a, b, _, _ in pairs for e in (a, b)}:
             ops = [b for b in matched.get(site, ()) if b.run]
             for bound, done in executed([e for e in own_events(own, suspects, site)], ops) if ops else ():
@@ -440,8 +441,8 @@ def _meetings(events: list[Event]) -> Iterator[tuple[Event, Event, np.ndarray, n
             if one.phase != two.phase or not {"store", "atomic"} & {one.kind, two.kind} or one.sem and two.sem:
                 continue
             pairs.setdefault((i, j), []).append((early[here, 2], late[here, 2]))
-    for (i, j), lanes in pairs.items():
-        yield events[i], events[j], np.concatenate([a for a, _ in lanes]), np.concatenate([b for _, b in lanes])
+    for (i, j), both in pairs.items():
+        yield events[i], events[j], np.concatenate([a for a, _ in both]), np.concatenate([b for _, b in both])
 
 
 def _holders(bound: Bound, event: Event, num_warps: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def record(
         if recording:
             if keep:
                 recorder(access)
-            if limit is not None and time.thread_time() > limit and not complete:
+            if limit is not None and seconds is not None and time.thread_time() > limit and not complete:
                 raise Unsupported(
                     f"{emulation.launch.name} is too large: after {PATIENCE * seconds:.0f} s it was still in program "
                     f"{access.program}, number {len(taken)} of {programs:,}. Profile a smaller input."
@@ -64,7 +64,8 @@ def record(
 
     def order() -> Iterator[int]:
         nonlocal recording
-        start, chosen = time.thread_time(), range(0, programs, every or 1)
+        start = time.thread_time()
+        chosen: Sequence[int] = range(0, programs, every or 1)
         for done in range(programs if every is None else 0):
             spent = time.thread_time() - start
             slow = seconds is not None and done >= 3 and spent > 0.1 * seconds and spent / done * programs > seconds
@@ -94,5 +95,6 @@ def record(
     emulation.run(order=order())
     trace = recorder.finish()
     if len(taken) < programs:
-        trace.sample = tuple(tuple(int(i) for i in np.unravel_index(t, emulation.launch.grid)) for t in taken)
+        axes = (np.unravel_index(t, emulation.launch.grid) for t in taken)
+        trace.sample = tuple((int(x), int(y), int(z)) for x, y, z in axes)
     return trace

@@ -156,6 +156,7 @@ class Trace:
 
     def element(self, event: Event) -> np.ndarray:
         """Element offsets of an event, from its tensor's first (int64, tile shape); masked lanes are meaningless."""
+        assert event.tensor is not None, "lanes of several tensors have no offset in one"
         info = self.tensors[event.tensor]
         return (event.addresses - info.base) // info.itemsize
 
@@ -216,7 +217,7 @@ class Recorder:
     def _shared(self, tile: np.ndarray) -> np.ndarray:
         """One array for all equal ones: programs ask for the same pattern at different places, over and over."""
         key = (
-            hashlib.blake2b(np.ascontiguousarray(tile), digest_size=16).digest()
+            hashlib.blake2b(np.ascontiguousarray(tile).data, digest_size=16).digest()
             + repr((tile.shape, tile.dtype)).encode()
         )
         if key not in self._tiles:

@@ -4,6 +4,9 @@ The first ten are the kinds of cases that GSan (Triton's sanitizer for global me
 programs and a flag.
 """
 
+import inspect
+import re
+
 import pytest
 import torch
 
@@ -249,7 +252,30 @@ def kind(race):
 def test_races_are_those_that_nothing_orders(kernel, programs, make, expected):
     args, constants = make()
     found = machine.races(machine.trace(kernel, (programs,), *args, **constants))
+    if kernel in APART and not _waits(kernel, args, constants, *APART[kernel]):
+        expected = [
+            *expected,
+            ("atomic", "load", WARPS),
+        ]  # one warp updates for all, and another may load too late or early
     assert sorted(map(kind, found)) == sorted(expected), [str(r) for r in found]
+
+
+#: Kernels in which a load of all warps stands beside an update by one of them: the two lines. Triton 3.9 puts a barrier
+#: between them, 3.7.1 none.
+APART = {
+    partial_sums: ("if tl.load(mine + GROUPS)", "tl.atomic_xchg(mine + GROUPS, 1)"),
+    beside: ("tl.atomic_add(count_ptr, 1)", "tl.load(count_ptr)"),
+}
+
+
+def _waits(kernel, args, constants, *lines) -> bool:
+    """Whether the compiler put a barrier between the accesses of two lines."""
+    source, first = inspect.getsourcelines(kernel.fn)
+    one, other = (next(first + i for i, line in enumerate(source) if text in line) for text in lines)
+    access = r"{} .*?^[^\n.]*\b(?:ld\.global|atom)\b".format
+    ptx = machine.lower(kernel, *args, **constants).ptx
+    between = re.search(rf"\.loc\s+1 {access(one)}(.*?)\.loc\s+1 {access(other)}", ptx, re.S | re.M)
+    return "bar.sync" in between[0]
 
 
 WITNESSED = ["message, relaxed", "last block, relaxed", "plain load beside atomic adds", "a byte inside a word"]
@@ -263,6 +289,8 @@ def test_a_race_is_replayed_in_an_order_that_shows_it(name):
     trace = machine.trace(kernel, (programs,), *args, **constants)
     after = [a.clone() for a in args]
     for race in machine.races(trace):
+        if race.warps and kernel in APART:
+            continue
         shown = machine.witness(trace, race)
         assert shown is not None and (shown.difference or shown.lost)
         assert "program (0, 0, 0)" in shown.draw() and (not shown.lost or "is lost" in shown.draw())

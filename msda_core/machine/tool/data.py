@@ -106,11 +106,13 @@ def _traffic(traffic: Traffic) -> dict[str, Any]:
 
 
 def _occupancy(entry: Profiled) -> dict[str, Any]:
+    assert entry.lowering is not None
     held = occupancy(entry.lowering, gpu_of(entry.lowering.target))
     return {"programs": held.blocks, "warps": held.warps, "fraction": round(held.fraction, 4), "limit": held.limit}
 
 
 def _estimate(entry: Profiled) -> dict[str, Any]:
+    assert entry.lowering is not None and entry.report is not None
     guess = estimate(entry.report, gpu_of(entry.lowering.target))
     return {"gpu": guess.gpu, "seconds": guess.seconds, "bound": guess.bound, "label": guess.label}
 

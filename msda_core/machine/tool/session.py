@@ -192,6 +192,7 @@ class session(guard):
             return
         try:
             trace = traces[key]
+            assert entry.lowering is not None
             entry.report = extrapolated(count(trace, entry.lowering))
             entry.seconds = estimate(entry.report, gpu_of(self.capability)).seconds
         except errors.MachineError as error:
