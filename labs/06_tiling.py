@@ -260,7 +260,7 @@ def _(guess_occupancy, occupancy_dtype):
             [
                 _picture,
                 mo.md(
-                    f"Recorded on one H200 (`msda_core/bench/data/bench_h200_sweeps.json`), five cuts of an early kernel: it is "
+                    f"Recorded on one H200 (`msda_core/bench/data/bench_h200_sweeps.json`), five launch configs of an early kernel: it is "
                     f"**{_factor:.1f} times slower** with 64 registers in the median, because the limit was met by spilling. "
                     "Other kernels say otherwise (`msda_core/kernels/LOG.md`). The shipped one needs 64 registers by itself, with "
                     "fewer points in a program, and was the fastest of all. And one of the merged kernels took 229 µs without "
@@ -341,9 +341,9 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## 2 · How to cut it
+    ## 2 · The launch config
 
-    The kernel can be cut in many ways. Before you write a rule, look at some: first think what should change, then move.
+    The same kernel can be launched in many ways. Before you write a rule, look at some: first think what should change, then move.
     """)
     return
 

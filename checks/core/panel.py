@@ -4,7 +4,7 @@ import html
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["STATES", "code_html", "draw", "frame"]
+__all__ = ["STATES", "code_html", "draw", "frame", "spoken"]
 
 #: State → (glyph, word, colour variable). The glyph and the word carry the state; the colour only repeats it.
 STATES = {
@@ -23,6 +23,11 @@ def code_html(text: str) -> str:
     """HTML-safe, with `code` in code elements."""
     parts = html.escape(text, quote=True).split("`")
     return "".join(part if i % 2 == 0 else f"<code>{part}</code>" for i, part in enumerate(parts))
+
+
+def spoken(text: str) -> str:
+    """HTML-safe, for an attribute that is read aloud: without the marks of code."""
+    return html.escape(text.replace("`", ""), quote=True)
 
 
 def frame(state: str, attributes: str, body: str, padding: str = ".6em") -> str:
@@ -102,7 +107,7 @@ def draw(report: Any) -> str:
     seconds = (
         f'<span style="opacity:.7;font-weight:400">{report.seconds:.2f} s</span>' if report.state != "todo" else ""
     )
-    label = code_html(label)
+    label = spoken(label)
     return frame(
         report.state,
         f'data-check="{report.name}" data-state="{report.state}" role="status" aria-live="polite" aria-label="{label}"',

@@ -6,7 +6,6 @@ one. What is not the learner's is not tested: it is listed, and no certificate n
 
 import argparse
 import contextlib
-import html
 import importlib
 import json
 import shutil
@@ -26,7 +25,7 @@ from checks.answers.carry import carried
 from checks.answers.notebook import notebook_path
 from checks.core.call import call
 from checks.core.exercise import NotRun
-from checks.core.panel import STATES, frame
+from checks.core.panel import STATES, code_html, frame, spoken
 from checks.ship import suite
 from msda_core import device, nn, reference
 
@@ -111,21 +110,23 @@ class Certificate:
         state = {"issued": "pass", "refused": "fail", "incomplete": "todo"}[self.state]
         glyph = STATES[state][0]
         heading = {"issued": "Accepted", "refused": "Not accepted", "incomplete": "Not tested"}[self.state]
-        parts = [f"<p>{_escape(self.summary)}</p>"]
+        parts = [f"<p>{code_html(self.summary)}</p>"]
         if self.theirs:
-            parts.append("<p>Yours: " + ", ".join(f"<code>{_escape(name)}</code>" for name in self.theirs) + ".</p>")
+            parts.append("<p>Yours: " + ", ".join(f"<code>{code_html(name)}</code>" for name in self.theirs) + ".</p>")
         if self.kernels:
-            ran = ", ".join(f"<code>{_escape(k)}</code> of {_escape(Path(f).name)}" for k, f in self.kernels.items())
+            ran = ", ".join(
+                f"<code>{code_html(k)}</code> of {code_html(Path(f).name)}" for k, f in self.kernels.items()
+            )
             parts.append(f"<p>Kernels that ran: {ran}.</p>")
         for name, why in self.stood_in.items():
-            parts.append(f"<p>↺ <code>{_escape(name)}</code> is not yours yet: {_escape(why)}</p>")
+            parts.append(f"<p>↺ <code>{code_html(name)}</code> is not yours yet: {code_html(why)}</p>")
         for status, label in (("fail", "Failed"), ("not_run", "Not run, and why"), ("pass", "Passed")):
             rows = [row for row in self.rows if row.status == status]
             if not rows:
                 continue
             items = "".join(
                 f'<li data-test="{row.name}" data-state="{row.status}"><span aria-hidden="true">{STATES[status][0]}</span> '
-                f"{_escape(row.title)}{': ' + _escape(row.message) if row.message else ''}</li>"
+                f"{code_html(row.title)}{': ' + code_html(row.message) if row.message else ''}</li>"
                 for row in rows
             )
             opened = "" if status == "pass" else " open"
@@ -135,14 +136,10 @@ class Certificate:
             )
         return frame(
             state,
-            f'data-acceptance="{self.state}" role="status" aria-label="{_escape(heading + ". " + self.summary)}"',
+            f'data-acceptance="{self.state}" role="status" aria-label="{spoken(heading + ". " + self.summary)}"',
             f'<div style="font-weight:600;color:var(--verdict)"><span aria-hidden="true">{glyph}</span> {heading}</div>'
             + "".join(parts),
         )
-
-
-def _escape(text: str) -> str:
-    return html.escape(text, quote=True).replace("`", "")
 
 
 # ------------------------------------------------------------------------------------------------------- whose it is

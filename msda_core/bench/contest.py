@@ -63,16 +63,16 @@ def contenders() -> dict[str, Forward]:
 
 
 def launcher(kernel: Any, config: Callable[..., dict[str, int]]) -> Callable:
-    """A function of the operator's signature from a kernel and a way to cut calls for it, those of lab 6."""
+    """A function of the operator's signature from a kernel and the rule for its launch config, those of lab 6."""
 
     def forward(value, spatial_shapes, level_start_index, sampling_locations, attention_weights):
         B, S, M, D = value.shape
         _, Q, _, L, K, _ = sampling_locations.shape
-        cut = config(Q, M, D, L, K, value.dtype)
+        launch_config = config(Q, M, D, L, K, value.dtype)
         out = value.new_empty(B, Q, M * D)
-        kernel[(-(-Q // cut["BLOCK_Q"]), B * M)](
+        kernel[(-(-Q // launch_config["BLOCK_Q"]), B * M)](
             value, spatial_shapes, level_start_index, sampling_locations, attention_weights, out, Q, S,
-            M=M, D=D, L=L, K=K, **cut,
+            M=M, D=D, L=L, K=K, **launch_config,
         )  # fmt: skip
         return out
 
@@ -80,7 +80,7 @@ def launcher(kernel: Any, config: Callable[..., dict[str, int]]) -> Callable:
 
 
 def many_queries(config: Callable[..., dict[str, int]]) -> Callable[..., dict[str, int]]:
-    """A way to cut that takes a small call for a piece of a large one: it is asked for 3000 queries."""
+    """A rule for launch configs that takes a small call for a piece of a large one: it is asked for 3000 queries."""
     return lambda Q, *rest: config(3000, *rest)
 
 
