@@ -292,7 +292,6 @@ def test_the_quoted_line_is_that_of_the_file_as_it_is_now(labs):
     assert "line 3 of corner_weights: `return y / unit`" in carried.judge("corner_weights").reason
 
 
-@pytest.mark.xfail(reason="failed on a busy machine and was not looked into yet", strict=False)
 @pytest.mark.browser
 @pytest.mark.timeout(900)
 def test_saving_lab_01_regrades_an_open_lab_02(monkeypatch):

@@ -181,7 +181,6 @@ def kernel_text(function: str, *changes: tuple[str, str]) -> str:
     return text.rstrip("\n")
 
 
-@pytest.mark.xfail(reason="failed on a busy machine and was not looked into yet", strict=False)
 @pytest.mark.browser
 @pytest.mark.timeout(900)
 def test_typed_saved_and_graded_in_the_editor(monkeypatch):
