@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 __all__ = ["changed", "places", "text_of", "untagged", "variant"]
@@ -46,7 +46,8 @@ def untagged(text: str) -> str:
     return "".join(_TAG.sub("", line) + "\n" if _TAG.search(line) else line for line in text.splitlines(keepends=True))
 
 
-def places(text: str) -> dict[str, Place]:
+@cache
+def places(text: str) -> Mapping[str, Place]:
     """Every place of a module's text: "function.name", and "function" for a function's body.
 
     Raises:
@@ -75,7 +76,7 @@ def places(text: str) -> dict[str, Place]:
     lost = set(tags.values()) - {key.partition(".")[2] for key in found}
     if lost:
         raise ValueError(f"no statement begins or ends at the tag {', '.join(sorted('@' + name for name in lost))}.")
-    return found
+    return MappingProxyType(found)
 
 
 def _place(node: ast.stmt) -> Place:
