@@ -99,7 +99,7 @@ LABS: dict[str, Lab] = {
     "06": Lab(
         notebook="06_tiling",
         title="Make it fast",
-        question="Why is the obvious cut the slow one, and how do benchmarks lie?",
+        question="Why is the obvious kernel the slow one, and how do benchmarks lie?",
         writes="a faster kernel, and a way to time it",
         minutes=60,
         gpu="races it",
