@@ -7,12 +7,19 @@ from typing import Any
 __all__ = ["page"]
 
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#1b2430;background:#fff}
-h2{margin-top:2.5rem;border-top:1px solid #ccd;padding-top:1rem}
+:root{color-scheme:light dark;--ink:#1b2430;--soft:#556;--rule:#ccd;--hot:#fdebd0;--best:#e2f0e6;--no:#a33;--lane:#2f6db3;
+--idle:#aab;--sector:#fbe3bd;--edge:#c77700}
+@media(prefers-color-scheme:dark){:root{--ink:#dde3ea;--soft:#9aa7b5;--rule:#3a4350;--hot:#4a3515;--best:#1d3d2a;--no:#f08a80;
+--lane:#6aa9ee;--idle:#5b6673;--sector:#4d3a18;--edge:#d9962e}body{background:#14191f}}
+body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:var(--ink)}
+h2{margin-top:2.5rem;border-top:1px solid var(--rule);padding-top:1rem}
 table{border-collapse:collapse;margin:.6rem 0}td,th{padding:.1rem .7rem;text-align:right;font-variant-numeric:tabular-nums}
-th{color:#556;font-weight:600}td.s{text-align:left;font-family:ui-monospace,monospace;white-space:pre;font-size:13px}
-tr.hot{background:#fdebd0}tr.best{background:#e2f0e6;font-weight:600}.scroll{overflow-x:auto}.no{color:#a33}
-svg text{font:11px system-ui,sans-serif;fill:#334}
+th{color:var(--soft);font-weight:600;white-space:nowrap}.t{text-align:left}
+td.s{text-align:left;font-family:ui-monospace,monospace;white-space:pre;font-size:13px}
+tr.hot{background:var(--hot)}tr.best{background:var(--best);font-weight:600}.scroll{overflow-x:auto}.no{color:var(--no)}
+svg{display:block;min-width:720px}svg text{font:11px system-ui,sans-serif;fill:var(--soft)}
+.on{fill:var(--lane);stroke:var(--lane)}.off{fill:none;stroke:var(--idle)}.sector{fill:var(--sector);stroke:var(--edge)}
+@media(max-width:40rem){td,th{padding:.1rem .3rem;font-size:13px}td.s{font-size:12px}}
 """
 
 
@@ -32,16 +39,23 @@ def page(data: dict[str, Any]) -> str:
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>"
         f"<h1>{title}</h1><p>{len(groups)} launches. Requests and sectors as Nsight Compute counts them; times are a "
-        f"model's.</p>{''.join(parts)}</html>"
+        f"model's.</p>{''.join(parts)}{_label(data)}</html>"
     )
+
+
+def _label(data: dict[str, Any]) -> str:
+    """What the estimates are worth, once for each GPU state that occurs."""
+    labels = dict.fromkeys(r["estimate"]["label"] for r in data["launches"] if not r["refused"])
+    return "".join(f"<h2>About the estimates</h2><p>{escape(label)}</p>" for label in labels)
 
 
 def _table(head: list[str], rows: list[tuple[str, list[Any]]]) -> str:
-    cells = "".join(f"<th>{escape(h)}</th>" for h in head)
-    body = "".join(
-        f"<tr{f' class={kind}' if kind else ''}>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>"
-        for kind, row in rows
-    )
+    def row_of(tag: str, row: list[Any]) -> str:
+        """The first column is a name, the others are numbers."""
+        return "".join(f"<{tag}{'' if i else ' class=t'}>{escape(str(c))}</{tag}>" for i, c in enumerate(row))
+
+    cells = row_of("th", head)
+    body = "".join(f"<tr{f' class={kind}' if kind else ''}>{row_of('td', row)}</tr>" for kind, row in rows)
     return f"<div class=scroll><table><tr>{cells}</tr>{body}</table></div>"
 
 
@@ -74,8 +88,10 @@ def _launch(r: dict[str, Any]) -> str:
     parts += [
         _table(["", "requests", "sectors", "useful"], kinds),
         f"<p>{r['registers']} registers, {r['spills']} bytes spilled, {r['shared']:,} bytes of shared memory; occupancy "
-        f"{held['fraction']:.0%}, limited by {held['limit']}. {escape(guess['gpu'])}: about "
-        f"{1e6 * guess['seconds']:.1f} µs ({escape(guess['bound'])}). {escape(guess['label'])}</p>",
+        f"{held['fraction']:.0%} ({held['programs']} programs, {held['warps']} warps), limited by {held['limit']}. "
+        f"{escape(guess['gpu'])}: about {1e6 * guess['seconds']:.1f} µs ({escape(guess['bound'])}).</p>",
+        f"<p>Compulsory: {r['unique_bytes']:,} bytes read, {r['written_bytes']:,} written; {32 * r['sectors']:,} asked of "
+        "the caches.</p>",
         _source(r),
     ]
     if r["atomics"]["requests"]:
@@ -103,8 +119,8 @@ def _source(r: dict[str, Any]) -> str:
         rows.append(_line(number, counts.get(number), source, number == hot))
     rows += [_line(key, v, v["text"], False) for key, v in r["by_line"].items() if v["file"] != r["file"]]
     return (
-        "<div class=scroll><table><tr><th>requests</th><th>sectors</th><th>useful</th><th>bytes a lane</th><th></th>"
-        f"<th style='text-align:left'>source</th></tr>{''.join(rows)}</table></div>"
+        "<div class=scroll><table><tr><th>requests</th><th>sectors</th><th>useful</th><th>width</th><th></th>"
+        f"<th class=t>source, and bytes that a lane moves at once (width)</th></tr>{''.join(rows)}</table></div>"
     )
 
 
@@ -112,7 +128,7 @@ def _line(number: Any, v: dict[str, Any] | None, source: str, hot: bool) -> str:
     cells = (
         ["", "", "", ""]
         if v is None
-        else [f"{v['requests']:,}", f"{v['sectors']:,}", f"{v['efficiency']:.0%}", str(v["width"])]
+        else [f"{v['requests']:,}", f"{v['sectors']:,}", f"{v['efficiency']:.0%}", f"{v['width']} B"]
         if v["requests"]
         else ["removed", "", "", ""]
     )
@@ -121,7 +137,7 @@ def _line(number: Any, v: dict[str, Any] | None, source: str, hot: bool) -> str:
 
 
 def _lanes(worst: dict[str, Any]) -> str:
-    """The lanes of one request above, the sectors they touch below, dark where used."""
+    """The lanes of one request above, the sectors they touch below, blue where used."""
     active = [(lane, a) for lane, a in enumerate(worst["addresses"]) if a >= 0]
     sectors = sorted({s for _, a in active for s in range(a // 32, (a + worst["width"] - 1) // 32 + 1)})
     wide, step = 960, 960 / 32
@@ -129,26 +145,27 @@ def _lanes(worst: dict[str, Any]) -> str:
     left = {s: i * (box + 4) for i, s in enumerate(sectors)}
     parts = []
     for s in sectors:
-        parts.append(f'<rect x="{left[s]:.1f}" y="70" width="{box:.1f}" height="22" fill="#fbe3bd" stroke="#c77700"/>')
+        parts.append(f'<rect x="{left[s]:.1f}" y="70" width="{box:.1f}" height="22" class="sector"/>')
     for lane, a in enumerate(worst["addresses"]):
         x = lane * step
         on = a >= 0
         parts.append(
-            f'<rect x="{x + 1:.1f}" y="4" width="{step - 2:.1f}" height="18" fill="{"#2f6db3" if on else "#fff"}" '
-            f'stroke="{"#2f6db3" if on else "#aab"}"/>'
+            f'<rect x="{x + 1:.1f}" y="4" width="{step - 2:.1f}" height="18" '
+            f'class="{"on" if on else "off"}"/>'
         )
         if on:
             at = left[a // 32] + a % 32 / 32 * box
             length = min(worst["width"], 32 - a % 32) / 32 * box
             parts.append(
-                f'<line x1="{x + step / 2:.1f}" y1="22" x2="{at + length / 2:.1f}" y2="70" stroke="#2f6db3" opacity=".6"/>'
-                f'<rect x="{at:.1f}" y="70" width="{length:.1f}" height="22" fill="#2f6db3"/>'
+                f'<line x1="{x + step / 2:.1f}" y1="22" x2="{at + length / 2:.1f}" y2="70" class="on" opacity=".6"/>'
+                f'<rect x="{at:.1f}" y="70" width="{length:.1f}" height="22" class="on"/>'
             )
     title = (
         f"Line {worst['line']} wastes most, {worst['wasted_bytes']:,} bytes. One of its requests: {len(active)} lanes, "
         f"{len(sectors)} sectors, {worst['useful']} of {32 * worst['sectors']} bytes used."
     )
     return (
-        f'<p>{escape(title)}</p><svg viewBox="0 0 {wide} 110" role="img" aria-label="{escape(title)}">{"".join(parts)}'
-        '<text x="0" y="106">lanes of one warp above; sectors of 32 bytes below, dark where used</text></svg>'
+        f'<p>{escape(title)}</p><div class=scroll><svg viewBox="0 0 {wide} 110" role="img" aria-label="{escape(title)}">'
+        f"{''.join(parts)}"
+        '<text x="0" y="106">lanes of one warp above; sectors of 32 bytes below, blue where used</text></svg></div>'
     )

@@ -18,7 +18,8 @@ def report(data: dict[str, Any]) -> str:
         if len(records) > 1:
             parts.append(_configs(records))
         parts.append(_launch(next(r for r in records if r["best"]), data["target"]))
-    return "\n\n".join(parts)
+    labels = dict.fromkeys(r["estimate"]["label"] for r in data["launches"] if not r["refused"])
+    return "\n\n".join([*parts, *(f"About the estimates. {label}" for label in labels)])
 
 
 def _configs(records: list[dict[str, Any]]) -> str:
@@ -77,7 +78,7 @@ def _launch(r: dict[str, Any], target: str) -> str:
         f"{held['fraction']:.0%} ({held['programs']} programs, {held['warps']} warps), limited by {held['limit']}"
     )
     guess = r["estimate"]
-    lines.append(f"  {guess['gpu']}: about {1e6 * guess['seconds']:.1f} µs ({guess['bound']}). {guess['label']}")
+    lines.append(f"  {guess['gpu']}: about {1e6 * guess['seconds']:.1f} µs ({guess['bound']})")
     if r["worst"]:
         lines += ["", *_lanes(r["worst"])]
     return "\n".join(lines)
