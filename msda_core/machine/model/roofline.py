@@ -247,10 +247,10 @@ def occupancy(lowering, gpu=None) -> Occupancy:
     gpu = find_gpu(gpu)
     per_warp = -(-lowering.registers * 32 // 256) * 256  # registers come in units of 256 to a warp,
     held = gpu.registers // PARTITIONS // per_warp * PARTITIONS if per_warp else gpu.warps  # and stay in one partition
-    limits = {  # of several that agree the first is named: what every kernel of so many warps has, before its own
+    limits = {  # of several that agree the first is named; shared memory limits only a kernel that has some
+        "registers": held // lowering.num_warps,
         "warps": gpu.warps // lowering.num_warps,
         "programs": gpu.blocks,
-        "registers": held // lowering.num_warps,
         "shared memory": gpu.shared // (-(-lowering.shared // 128) * 128 + 1024) if lowering.shared else gpu.blocks,
     }
     limit = min(limits, key=lambda part: limits[part])

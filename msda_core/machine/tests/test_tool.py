@@ -1,17 +1,19 @@
 """The command and what it is made of: sessions, budgets, differences, scripts that fail."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from msda_core import machine
+from msda_core import bench, machine
 from msda_core.device import load_triton
 from msda_core.machine.run.libdevice import apply
 from msda_core.machine.tool import cli, compare, data, verify
 from msda_core.machine.tool.budgets import breaches
 
+PAGE = Path(machine.__file__).with_name("README.md")
 triton = load_triton()
 import triton.language as tl  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
@@ -262,4 +264,21 @@ def test_counters_of_nsight_compute_are_read_and_compared():
     theirs = verify.parse(f"printed by the script\n{head}\n,,units\n{row}\n")
     assert theirs[0]["kernel"] == "strided"
     text = verify.table(verify.compared(ours, theirs))
-    assert "6 of 7 counts equal" in text and "99 on the GPU" in text
+    assert "6 of 7 counts equal" in text and "99 on the GPU" in text and "In all: 6 of 7" in text
+
+
+def test_verify_says_what_it_does_not_compare():
+    (one,) = [data.record_of(p) for p in profiled().launches]
+    rows = verify.compared([{**one, "autotuned": True}, one], [])
+    assert [r["counts"] for r in rows] == [{}, {}] and "tuner's trials" in rows[0]["why"]
+    assert "launch 1: not compared: the GPU launched it less often" in verify.table(rows)
+
+
+def test_the_page_says_what_verify_found_on_hardware():
+    """`data/verify_h200.json` is what `verify` wrote there for three scripts."""
+    found = json.loads((Path(bench.__file__).parent / "data" / "verify_h200.json").read_text())
+    assert found["gpu"] == "NVIDIA H200" and found["triton"]
+    rows = found["launches"]
+    pairs = [pair for row in rows for pair in row["counts"].values()]
+    said = f"{sum(a == b for a, b in pairs)} of {len(pairs)} counts equal, in {sum(bool(r['counts']) for r in rows)} launches"
+    assert said in PAGE.read_text().replace("\n", " ")

@@ -150,8 +150,7 @@ def _lanes(worst: dict[str, Any]) -> str:
         x = lane * step
         on = a >= 0
         parts.append(
-            f'<rect x="{x + 1:.1f}" y="4" width="{step - 2:.1f}" height="18" '
-            f'class="{"on" if on else "off"}"/>'
+            f'<rect x="{x + 1:.1f}" y="4" width="{step - 2:.1f}" height="18" class="{"on" if on else "off"}"/>'
         )
         if on:
             at = left[a // 32] + a % 32 / 32 * box

@@ -30,6 +30,9 @@ METRICS = {
     "gpu__time_duration.sum": ("", ""),
 }
 
+#: A launch gets no fewer registers a thread: kernels that need 10 and 12 were launched with 16 on an H200.
+REGISTERS_AT_LEAST = 16
+
 
 def hardware(command: list[str], kernels: list[str]) -> list[dict[str, Any]]:
     """Counters of each launch of these kernels, as Nsight Compute reads them.
@@ -47,8 +50,8 @@ def hardware(command: list[str], kernels: list[str]) -> list[dict[str, Any]]:
         )
     names = "regex:^(" + "|".join(sorted(set(kernels))) + ")$"
     done = subprocess.run(
-        [tool, "--clock-control", "none", "--cache-control", "all", "--csv", "--page", "raw", "-k", names,
-         "--metrics", ",".join(METRICS), sys.executable, *command],
+        [tool, "--clock-control", "none", "--cache-control", "all", "--csv", "--page", "raw",
+         "--print-units", "base", "-k", names, "--metrics", ",".join(METRICS), sys.executable, *command],
         capture_output=True, text=True,
     )  # fmt: skip
     if "ERR_NVGPUCTRPERM" in done.stdout + done.stderr:
@@ -74,32 +77,53 @@ def parse(text: str) -> list[dict[str, Any]]:
 
 
 def compared(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each of our counted launches: each count with the hardware's; launches of one kernel pair in order."""
-    rows, taken = [], dict.fromkeys((r["kernel"] for r in theirs), 0)
+    """A row for each of our launches: each count with the hardware's; launches of one kernel pair in order.
+
+    A launch without a counterpart has no `counts`, and `why` says why not.
+    """
+    rows: list[dict[str, Any]] = []
+    taken: dict[str, int] = {}
     for record in ours:
         mine = [r for r in theirs if r["kernel"] == record["kernel"]]
         at = taken.get(record["kernel"], 0)
-        if record["refused"] or not record["best"] or at >= len(mine):
+        if not record["best"]:
             continue
         taken[record["kernel"]] = at + 1
+        why = _incomparable(record) or ("" if at < len(mine) else "the GPU launched it less often")
+        if why:
+            rows.append({"launch": record["launch"], "kernel": record["kernel"], "counts": {}, "why": why})
+            continue
         totals: dict[str, list[float]] = {}
         for metric, (group, what) in METRICS.items():
             if group and metric in mine[at]:
-                value = record[group][what] if what else record[group]
+                value = record[group][what] if what else max(record[group], REGISTERS_AT_LEAST)
                 pair = totals.setdefault(f"{group} {what}".strip(), [value, 0.0])
                 pair[1] += mine[at][metric]
         rows.append({"launch": record["launch"], "kernel": record["kernel"], "counts": totals, "hardware": mine[at]})
     return rows
 
 
+def _incomparable(record: dict[str, Any]) -> str:
+    """Why a launch of ours has no counterpart on the hardware; "" if it should have one."""
+    if record["autotuned"]:
+        return "autotuned, and on a GPU its launches are the tuner's trials too"
+    return record["refused"] or ""
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as text: a count that differs is shown with its ratio."""
+    """Rows as text: a count that differs is shown with both values; the last line says how many are equal."""
     lines = []
     for row in rows:
+        if not row["counts"]:
+            lines.append(f"{row['kernel']}, launch {row['launch']}: not compared: {row['why']}")
+            continue
         off = [f"{n} {a:,.0f} here, {b:,.0f} on the GPU" for n, (a, b) in row["counts"].items() if a != b]
         same = len(row["counts"]) - len(off)
         lines.append(f"{row['kernel']}, launch {row['launch']}: {same} of {len(row['counts'])} counts equal")
         lines += [f"    {text}" for text in off]
+    pairs = [pair for row in rows for pair in row["counts"].values()]
+    launches = sum(bool(row["counts"]) for row in rows)
+    lines.append(f"In all: {sum(a == b for a, b in pairs)} of {len(pairs)} counts equal, in {launches} launches.")
     return "\n".join(lines)
 
 
@@ -134,6 +158,7 @@ def verify(command: list[str], target: str, output: str) -> str:
         if not path.is_file():
             raise errors.LaunchError("The script could not be profiled.")
         ours = json.loads(path.read_text())["launches"]
-    rows = compared(ours, hardware(command, [r["kernel"] for r in ours if not r["refused"]]))
+    wanted = [r["kernel"] for r in ours if not _incomparable(r)]
+    rows = compared(ours, hardware(command, wanted) if wanted else [])
     Path(output).write_text(json.dumps(document(target, rows), indent=1))
     return table(rows)
