@@ -1,7 +1,7 @@
 """What orders two accesses, and what does not: the cases of the detectors that exist, and the patterns people use.
 
 The first ten are the kinds of cases that GSan (Triton's sanitizer for global memory) is tested on, written anew: two
-programs and a flag.
+programs and a flag. From "tiles that overlap by one" on: the kinds of cases of triton-viz's race detector.
 """
 
 import inspect
@@ -173,6 +173,75 @@ def meeting_lanes(x_ptr):
     tl.store(x_ptr + offs // 2, offs)
 
 
+@triton.jit
+def overlapping_tiles(x_ptr, STEP: tl.constexpr):
+    pid = tl.program_id(0)
+    tl.store(x_ptr + pid * STEP + tl.arange(0, 8), pid)
+
+
+@triton.jit
+def across_turns(x_ptr, STEP: tl.constexpr):
+    pid = tl.program_id(0)
+    for i in range(2):
+        tl.store(x_ptr + pid * STEP + i, pid)
+
+
+@triton.jit
+def turns_by_program(x_ptr):
+    pid = tl.program_id(0)
+    for i in range(pid + 1):
+        tl.store(x_ptr + pid + i, pid)
+
+
+@triton.jit
+def branch(x_ptr, FIRST: tl.constexpr, LAST: tl.constexpr):
+    pid = tl.program_id(0)
+    if (pid >= FIRST) & (pid <= LAST):
+        tl.store(x_ptr, pid)
+
+
+@triton.jit
+def handed_over(x_ptr, flag_ptr, y_ptr, STEP: tl.constexpr):
+    """An exchange releases, another acquires; nobody looks at what it found, so it may have come too early."""
+    pid = tl.program_id(0)
+    tl.store(x_ptr, 42, mask=pid == 0)
+    tl.atomic_xchg(flag_ptr + pid * STEP, 1, mask=pid == 0, sem="release")
+    tl.atomic_xchg(flag_ptr + pid * STEP, 2, mask=pid == 1, sem="acquire")
+    tl.store(y_ptr, tl.load(x_ptr, mask=pid == 1), mask=pid == 1)
+
+
+@triton.jit
+def failed_swap(x_ptr, flag_ptr, y_ptr, EXPECTED: tl.constexpr):
+    pid = tl.program_id(0)
+    tl.store(x_ptr, 42, mask=pid == 0)
+    tl.atomic_cas(flag_ptr, EXPECTED, EXPECTED)
+    tl.store(y_ptr, tl.load(x_ptr, mask=pid == 1), mask=pid == 1)
+
+
+@triton.jit
+def winners(count_ptr, x_ptr, LAST: tl.constexpr):
+    old = tl.atomic_add(count_ptr, 1, sem="relaxed")
+    tl.store(x_ptr, tl.program_id(0), mask=old <= LAST)
+
+
+@triton.jit
+def work_queue(head_ptr, x_ptr):
+    tl.store(x_ptr + tl.atomic_add(head_ptr, 1, sem="relaxed"), tl.program_id(0))
+
+
+@triton.jit
+def running_maximum(max_ptr, x_ptr):
+    pid = tl.program_id(0)
+    found = tl.atomic_max(max_ptr, pid, sem="relaxed")
+    tl.store(x_ptr + pid, found, mask=found >= 0)
+
+
+@triton.jit
+def neighbour(x_ptr):
+    offs = tl.program_id(0) * 8 + tl.arange(0, 8)
+    tl.store(x_ptr + offs, tl.load(x_ptr + offs + 1) + 1)
+
+
 def flags(**constants):
     return lambda: ((torch.zeros(1, dtype=I32), torch.zeros(1, dtype=I32), torch.zeros(1, dtype=I32)), constants)
 
@@ -239,6 +308,22 @@ CASES = [
     ("a sum between", sum_between, 1, one((128,)), []),
     ("read, add, write", increment, 2, one((128,)), [("store", "load"), ("store", "store")]),
     ("in one program", increment, 1, one((128,)), []),
+    ("tiles that overlap by one", overlapping_tiles, 3, one((32,), dtype=I32, STEP=7), [("store", "store")]),
+    ("tiles that meet", overlapping_tiles, 3, one((32,), dtype=I32, STEP=8), []),
+    ("turns of a loop that meet", across_turns, 2, one((8,), dtype=I32, STEP=1), [("store", "store")]),
+    ("turns of a loop apart", across_turns, 2, one((8,), dtype=I32, STEP=2), []),
+    ("as many turns as the program's number", turns_by_program, 2, one((8,), dtype=I32), []),
+    ("as many turns, three programs", turns_by_program, 3, one((8,), dtype=I32), [("store", "store")]),
+    ("one program takes the branch", branch, 3, one((1,), dtype=I32, FIRST=0, LAST=0), []),
+    ("two programs take the branch", branch, 3, one((1,), dtype=I32, FIRST=1, LAST=2), [("store", "store")]),
+    ("handed over, nobody looks", handed_over, 2, flags(STEP=0), [("store", "load")]),
+    ("a failed swap orders nothing", failed_swap, 2, flags(EXPECTED=99), [("store", "load")]),
+    ("a swap of the same value, unread", failed_swap, 2, flags(EXPECTED=0), [("store", "load")]),
+    ("one winner", winners, 4, one((1,), (1,), dtype=I32, LAST=0), []),
+    ("two winners", winners, 4, one((1,), (1,), dtype=I32, LAST=1), [("store", "store")]),
+    ("a work queue", work_queue, 4, one((1,), (4,), dtype=I32), []),
+    ("a running maximum", running_maximum, 4, one((1,), (4,), dtype=I32), []),
+    ("in place from a neighbour", neighbour, 3, one((32,), num_warps=1), [("store", "load")]),
     ("two lanes of a store", meeting_lanes, 1, one((64,), dtype=I32), [("store", "store", "lanes")]),
 ]  # fmt: skip
 
