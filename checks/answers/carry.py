@@ -78,7 +78,7 @@ def load_answers(lab: str, path: Path | None = None) -> dict[str, Found]:
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # inspect and dataclasses look a function's module up here
     _see_beside(path)
-    outcome = call(lambda: exec(code, vars(module)), (), answer=_at_top_of(path), limit=IMPORT_LIMIT, watched=False)
+    outcome = call(lambda: exec(code, vars(module)), (), answer=_at_top_of(path), limit=IMPORT_LIMIT)
     trouble = ""
     if outcome.timeout:
         trouble = f"{path.name} does not finish loading within {IMPORT_LIMIT:g} s."
@@ -87,10 +87,14 @@ def load_answers(lab: str, path: Path | None = None) -> dict[str, Found]:
     errors = {}
     if not outcome.timeout:
         completed = lambda: complete(tree, vars(module), names, str(path))  # noqa: E731
-        cells = call(completed, (), answer=_at_top_of(path), limit=IMPORT_LIMIT, watched=False)
+        cells = call(completed, (), answer=_at_top_of(path), limit=IMPORT_LIMIT)
         errors = cells.value or {}
         if cells.timeout:
             trouble = f"what the functions of {path.name} use does not finish loading within {IMPORT_LIMIT:g} s."
+        outcome.reached = outcome.reached or cells.reached
+    if outcome.reached:
+        reason = f"{path.name} calls {outcome.reached} when it loads, which answers are compared with."
+        return dict.fromkeys(names, Found(reason=reason, state="fail"))
     return {name: _find(vars(module), name, text, tree, path, errors, trouble) for name in names}
 
 

@@ -16,18 +16,36 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from checks.classroom import audit
+from checks.core import intact
+
 __all__ = ["run"]
 
 TEXT_LIMIT = 4_000  # characters of an answer that are kept, as an example of a mistake
 
 
-def run(lab: str, home: Path, file: Path, results: int, output: int, nonce: str, limits: dict[str, Any]) -> None:
-    """Become the process of a submission, grade, report, and end. Does not return."""
+def run(
+    lab: str, home: Path, file: Path, results: int, noted: int, output: int, nonce: str, limits: dict[str, Any]
+) -> None:
+    """Become the process of a submission, grade, report, and end. Does not return.
+
+    Args:
+        lab: "01".
+        home: a folder of its own.
+        file: the notebook.
+        results, noted, output: pipes for the result, for what is noticed (`checks.classroom.audit`), and for what it prints.
+        nonce: what a result begins with, to be told from a forged one.
+        limits: `checks.classroom.limits.Limits` as a dict, and "user_processes".
+    """
     status = 70
     try:
-        _confine(home, file, results, output, limits)
+        _confine(home, file, (results, noted), output, limits)
         faulthandler.enable()
-        message = json.dumps({"exercises": _graded(lab, file)})
+        note = audit.install(noted)
+        graded = _graded(lab, file)
+        for name in intact.changed():
+            note(audit.DOUBT, f"replaced {name}, which was put back")
+        message = json.dumps({"exercises": graded})
         with os.fdopen(results, "wb") as channel:
             channel.write(f"{nonce}\n{message}\n".encode())
         status = 0
@@ -41,7 +59,7 @@ def run(lab: str, home: Path, file: Path, results: int, output: int, nonce: str,
         os._exit(status)
 
 
-def _confine(home: Path, file: Path, results: int, output: int, limits: dict[str, Any]) -> None:
+def _confine(home: Path, file: Path, kept: tuple[int, ...], output: int, limits: dict[str, Any]) -> None:
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -50,10 +68,11 @@ def _confine(home: Path, file: Path, results: int, output: int, limits: dict[str
     os.dup2(output, 1)
     os.dup2(output, 2)
     for one in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else range(3, 256):
-        if int(one) > 2 and int(one) != results:
+        if int(one) > 2 and int(one) not in kept:
             with contextlib.suppress(OSError):
                 os.close(int(one))
-    os.set_inheritable(results, False)
+    for one in kept:
+        os.set_inheritable(one, False)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, which the worker switched off for itself
     os.environ.update(

@@ -31,10 +31,11 @@ from checks.catalogue import LABS
 from checks.classroom import child
 from checks.classroom.wire import receive, send
 
-__all__ = ["serve"]
+__all__ = ["main", "serve"]
 
 TAIL = 4_000  # bytes of what a child writes to its standard output and error that are kept
 RESULT_LIMIT = 8_000_000  # bytes
+NOTES = 20_000  # bytes of what is noticed that are kept
 CLOCK = 20  # by the clock a lab may take so many times its processor time, on a machine that is busy with others
 LOOK = 0.25  # seconds between looks at what a child uses
 
@@ -91,16 +92,18 @@ def _grade(lab: str, request: dict[str, Any], channel: socket.socket) -> dict[st
 def _watch(lab: str, home: Path, file: Path, limits: dict, channel: socket.socket, kept: int) -> dict[str, Any]:
     """Fork a child, and see to it until it ends or has used what it may."""
     results, results_in = os.pipe()
+    noted, noted_in = os.pipe()
     output, output_in = os.pipe()
     nonce = secrets.token_hex(16)
     started = time.monotonic()
     pid = os.fork()
     if not pid:
-        child.run(lab, home, file, results_in, output_in, nonce, {**limits, "user_processes": _room(limits)})
-    os.close(results_in)
-    os.close(output_in)
-    said, tail, stopped, status, usage = bytearray(), bytearray(), "", None, None
-    looked, idle, open_ends = started, 0.0, {results: said, output: tail}
+        limits = {**limits, "user_processes": _room(limits)}
+        child.run(lab, home, file, results_in, noted_in, output_in, nonce, limits)
+    for end in (results_in, noted_in, output_in):
+        os.close(end)
+    said, notes, tail, stopped, status, usage = bytearray(), bytearray(), bytearray(), "", None, None
+    looked, idle, open_ends = started, 0.0, {results: said, noted: notes, output: tail}
     while status is None:
         ready, _, _ = select.select([channel, *open_ends], [], [], 0.05)
         if channel in ready:  # nothing is sent to us while we work: the other side has gone
@@ -122,7 +125,7 @@ def _watch(lab: str, home: Path, file: Path, limits: dict, channel: socket.socke
     _end_all()
     for end in list(open_ends):
         _drain(end, open_ends, all_of_it=True)
-    for end in (results, output):
+    for end in (results, noted, output):
         with contextlib.suppress(OSError):
             os.close(end)
     cpu = usage.ru_utime + usage.ru_stime
@@ -135,6 +138,7 @@ def _watch(lab: str, home: Path, file: Path, limits: dict, channel: socket.socke
         "stopped": stopped,
         "result": said[len(head) :].decode(errors="replace") if genuine else None,
         "forged": bool(said) and not genuine,
+        "noted": bytes(notes[:NOTES]).decode(errors="replace"),
         "left": left,
         "output": bytes(tail[-TAIL:]).decode(errors="backslashreplace"),
         "seconds": time.monotonic() - started,
@@ -271,7 +275,12 @@ def _wipe(home: Path) -> bool:
     return True
 
 
-if __name__ == "__main__":
+def main(words: list[str]) -> None:
+    """Serve the socket of this file descriptor with these settings, in JSON."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    settings = json.loads(sys.argv[2])
-    serve(socket.socket(fileno=int(sys.argv[1])), settings["labs"], settings["loaded"])
+    settings = json.loads(words[1])
+    serve(socket.socket(fileno=int(words[0])), settings["labs"], settings["loaded"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

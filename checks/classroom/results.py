@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.catalogue import LABS
+from checks.classroom.audit import DOUBT, KEY
 from checks.classroom.submissions import Work, not_found
 
 __all__ = ["FIELDS", "Graded", "Ledger", "lost", "printable", "rows_of_lab", "ungraded"]
@@ -83,6 +84,8 @@ def rows_of_lab(work: Work, lab: str, exercises: Sequence[str], answer: dict[str
         flags.append(f"left {answer['left']} process{'es' * (answer['left'] > 1)} behind, ended with it")
     if answer["forged"]:
         flags.append("wrote to the channel of results, which only the grader may")
+    taken, doubts = _notes(answer["noted"])
+    flags += [f"it {text}" for text in (*taken, *doubts)]
     log = {key: answer[key] for key in ("status", "stopped", "forged", "left", "seconds", "cpu")}
     log["output"] = answer["output"]
     found = {} if answer["result"] is None else _checked(answer["result"], exercises)
@@ -95,6 +98,9 @@ def rows_of_lab(work: Work, lab: str, exercises: Sequence[str], answer: dict[str
     for exercise in exercises:
         one = found[exercise]
         message = next((m for status, m in one["checks"] if status == one["status"] and m), "")
+        if taken and one["status"] == "pass":
+            message = f"its code {taken[0]}, which answers are compared with: nothing that passed counts."
+            one |= {"status": "fail", "words": f"FAIL     {lab}.{exercise} · {message}"}
         rows.append(
             row(
                 work.name,
@@ -109,6 +115,18 @@ def rows_of_lab(work: Work, lab: str, exercises: Sequence[str], answer: dict[str
         )
         log["verdicts"][exercise] = {"words": one["words"], "code": one["code"], "mistake": one["mistake"]}
     return rows, log
+
+
+def _notes(text: str) -> tuple[list[str], list[str]]:
+    """What was noticed while it was graded: of the key, and what a marker should look at."""
+    found: dict[str, list[str]] = {KEY: [], DOUBT: []}
+    for line in text.splitlines():
+        try:
+            kind, words = json.loads(line)
+            found[kind].append(printable(words, 200))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            found[DOUBT].append("wrote to the channel of what is noticed, which only the grader may")
+    return tuple(list(dict.fromkeys(those)) for those in (found[KEY], found[DOUBT]))
 
 
 def _why(answer: dict[str, Any]) -> str:

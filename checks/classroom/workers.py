@@ -31,6 +31,7 @@ from checks.classroom.wire import receive, send
 __all__ = ["Stopped", "grade_class", "grade_submission", "stop"]
 
 TRIES = 2
+NURSERY = ("-m", "checks.classroom.nursery")
 START_SECONDS = 600  # for a nursery to import torch, on a machine that is busy
 
 
@@ -49,7 +50,7 @@ class _Nursery:
         self._home = tempfile.mkdtemp(prefix="nursery-") if kind == "none" else "/tmp"
         ours, theirs = socket.socketpair()
         settings = json.dumps({"labs": list(labs), "loaded": not sandbox.sees_gpu()})
-        words = [sys.executable, "-m", "checks.classroom.nursery", str(theirs.fileno()), settings]
+        words = [sys.executable, *NURSERY, str(theirs.fileno()), settings]
         with theirs:
             self._errors = tempfile.TemporaryFile()
             self._process = subprocess.Popen(
@@ -65,6 +66,9 @@ class _Nursery:
         self._channel = ours
         with _LOCK:
             _ALIVE.add(self)
+        if _STOP.is_set():  # between the look before and now
+            self.close()
+            raise Stopped
         ours.settimeout(START_SECONDS)
         try:
             self.hello = receive(ours)

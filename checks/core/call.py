@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from checks.core import watch
+from checks.core import intact, watch
 
 __all__ = ["Outcome", "call", "chain", "copy_of", "learner_line", "neutral", "quote", "slowness"]
 
@@ -130,6 +130,7 @@ def call(
             done.set()
 
     watch.Reached.notes, _Forbidden.notes = [], []
+    before = intact.Snapshot() if watched and watch.idle() else None
     default_dtype, had_grad = torch.get_default_dtype(), torch.is_grad_enabled()
     stdout, stderr = sys.stdout, sys.stderr
     thread = threading.Thread(target=body, name="learner", daemon=True)
@@ -152,6 +153,8 @@ def call(
         torch.set_default_dtype(default_dtype)
         torch.set_grad_enabled(had_grad)
         _unpatch()
+        if before is not None:
+            before.restore()
     outcome.seconds = time.perf_counter() - started
     outcome.reached = next(iter(watch.Reached.notes), "")
     outcome.forbidden = next(iter(_Forbidden.notes), "")

@@ -220,7 +220,9 @@ def exercise(name: str, **fields: Any) -> Exercise:
     """
     lab, _, function = name.partition(".")
     home = f"solutions.lab{lab}:{function}"
-    fields["mistakes"] = [one if one.home else replace(one, home=home) for one in fields.get("mistakes", ())]
+    fields["mistakes"] = tuple(one if one.home else replace(one, home=home) for one in fields.get("mistakes", ()))
+    # Not lists: an answer could empty them.
+    fields |= {key: tuple(fields.get(key, ())) for key in ("cases", "properties", "hints", "carries")}
     made = Exercise(name, **fields)
     if made.lab not in LABS or made.function not in LABS[made.lab].exercises:
         raise ValueError(f"exercise {name!r} is not in checks/catalogue.py: give it its place there first.")

@@ -21,7 +21,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Noted", "Reached", "check_launch", "door", "is_key", "key_of", "lent", "watching"]
+__all__ = [
+    "IMPORT",
+    "LEARNER",
+    "Noted",
+    "Reached",
+    "check_launch",
+    "door",
+    "home_of",
+    "idle",
+    "is_key",
+    "key_of",
+    "lent",
+    "watching",
+    "whose",
+]
 
 F = TypeVar("F", bound=Callable)
 
@@ -59,7 +73,7 @@ def is_key(module: str | None) -> bool:
     return package == "solutions" or (bool(rooms) and rooms[0] not in OPEN[package])
 
 
-def _home(function: types.FunctionType) -> str:
+def home_of(function: types.FunctionType) -> str:
     """The module whose names a function sees; for a wrapper made in `checks.core`, the module of what it wraps."""
     home = function.__globals__.get("__name__") or ""
     return function.__module__ or home if home.startswith("checks.core.") else home
@@ -75,7 +89,7 @@ def key_of(answer: Any) -> str:
     while id(answer) not in seen:
         seen.add(id(answer))
         if isinstance(answer, types.FunctionType):
-            return f"{_home(answer)}.{answer.__name__}" if is_key(_home(answer)) else ""
+            return f"{home_of(answer)}.{answer.__name__}" if is_key(home_of(answer)) else ""
         if isinstance(answer, type):
             kin = next((one for one in answer.__mro__ if is_key(one.__module__)), None)
             return f"{kin.__module__}.{kin.__qualname__}" if kin else ""
@@ -101,8 +115,8 @@ def _kernel_of_the_key(kernel: Any, seen: set[int] | None = None) -> str:
     if id(function) in seen:
         return ""
     seen.add(id(function))
-    if is_key(_home(function)):
-        return f"{_home(function)}.{function.__name__}"
+    if is_key(home_of(function)):
+        return f"{home_of(function)}.{function.__name__}"
     names = function.__code__.co_names
     for name in names:
         value = function.__globals__.get(name)
@@ -122,7 +136,11 @@ LEARNER, LIBRARY, IMPORT = "learner", "library", "import"
 
 
 def door(thing: F) -> F:
-    """Mark a function of ours, or the methods of a class, as what an answer may call and may use the key: a decorator."""
+    """Mark a function of ours, or the methods of a class, as what an answer may call and may use the key: a decorator.
+
+    Raises `Reached` where the learner opens a door.
+    """
+    _refuse(sys._getframe(1), "door")
     functions = vars(thing).values() if isinstance(thing, type) else [inspect.unwrap(thing)]
     for function in functions:
         if isinstance(function, types.FunctionType):
@@ -137,6 +155,7 @@ _LENT: set[int] = set()  # ids of functions, or of kernels' functions
 @contextlib.contextmanager
 def lent(thing: Any) -> Iterator[None]:
     """For the length of a block an answer may call this function or kernel of the key: the grader gave it to the answer."""
+    _refuse(sys._getframe(1), "lent")
     own = {id(getattr(thing, "fn", thing))} - _LENT
     _LENT.update(own)
     try:
@@ -145,18 +164,24 @@ def lent(thing: Any) -> Iterator[None]:
         _LENT.difference_update(own)
 
 
+def _refuse(frame: types.FrameType | None, name: str) -> None:
+    if threading.get_ident() in _WATCHED and _called_by_the_learner(frame):
+        raise Reached.noted(f"{__name__}.{name}")
+
+
 def _called_by_the_learner(frame: types.FrameType | None) -> bool:
     while frame is not None:
         if id(frame.f_code) in _DOORS:
             return False
-        whose = _whose(frame)
-        if whose is not LIBRARY:
-            return whose is LEARNER  # what runs as a module is imported calls for itself
+        owner = whose(frame)
+        if owner is not LIBRARY:
+            return owner is LEARNER  # what runs as a module is imported calls for itself
         frame = frame.f_back
     return threading.get_ident() in _STARTED
 
 
-def _whose(frame: types.FrameType) -> str:
+def whose(frame: types.FrameType) -> str:
+    """Whose code a frame runs: `LEARNER`, `LIBRARY` (ours, Python's and of installed packages) or `IMPORT`."""
     filename = frame.f_code.co_filename
     if not filename.startswith("<") or filename.startswith("<frozen "):
         return _whose_file(filename)
@@ -193,11 +218,7 @@ class _Trap:
 
     def __init__(self, function: types.FunctionType):
         self.function, self.code = function, function.__code__
-        self.name = f"{_home(function)}.{function.__name__}"
-        self._original = types.FunctionType(
-            function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-        )
-        self._original.__kwdefaults__ = function.__kwdefaults__
+        self.name = f"{home_of(function)}.{function.__name__}"
         self.trap = _sprung.__code__.replace(
             co_name=function.__code__.co_name,
             co_freevars=function.__code__.co_freevars,
@@ -206,9 +227,15 @@ class _Trap:
 
     def __call__(self, args: tuple, kwargs: dict) -> Any:
         watched = threading.get_ident() in _WATCHED and id(self.function) not in _LENT
-        if watched and _called_by_the_learner(sys._getframe(2)):
+        if watched and _called_by_the_learner(sys._getframe(1)):
             raise Reached.noted(self.name)
-        return self._original(*args, **kwargs)
+        # Made for this call alone: whoever looks through all objects finds no function of the key without its trap.
+        there = self.function
+        original = types.FunctionType(
+            self.code, there.__globals__, there.__name__, there.__defaults__, there.__closure__
+        )
+        original.__kwdefaults__ = there.__kwdefaults__
+        return original(*args, **kwargs)
 
 
 def _sprung(*args, **kwargs):
@@ -216,8 +243,8 @@ def _sprung(*args, **kwargs):
     return trap(args, kwargs)
 
 
-_WATCHED: set[int] = set()  # threads in which an answer runs
-_STARTED: set[int] = set()  # those of them that the answer started
+_WATCHED: set[int] = set()  # threads in which an answer runs, or that one left running
+_STARTED: set[int] = set()  # those of them that an answer started
 _TRAPS: dict[int, _Trap] = {}  # id of a function of the key → its trap, which holds the function
 _SET: list[_Trap] = []  # the traps that stand now
 _searched: tuple[int, int] = (0, 0)
@@ -250,7 +277,7 @@ def _search(thing: Any, seen: set[int]) -> None:
             continue
         seen.add(id(one))
         if isinstance(one, types.FunctionType):
-            if id(one) not in _TRAPS and is_key(_home(one)) and id(one.__code__) not in _DOORS:
+            if id(one) not in _TRAPS and is_key(home_of(one)) and id(one.__code__) not in _DOORS:
                 _TRAPS[id(one)] = _Trap(one)
             for cell in one.__closure__ or ():
                 with contextlib.suppress(ValueError):  # empty
@@ -309,6 +336,11 @@ class _Importing(importlib.abc.MetaPathFinder):
         return spec
 
 
+def idle() -> bool:
+    """Whether no call is watched at this moment."""
+    return not _depth
+
+
 @contextlib.contextmanager
 def watching() -> Iterator[set[int]]:
     """Watch the threads whose ids the block adds to the set that it is given."""
@@ -327,8 +359,7 @@ def watching() -> Iterator[set[int]]:
             if _depth == 0:
                 _lift_traps()
                 _hooks.close()
-                _WATCHED.clear()
-                _STARTED.clear()
+                _WATCHED.intersection_update(_STARTED)  # threads that an answer, or its file, left running
 
 
 @contextlib.contextmanager
@@ -353,8 +384,12 @@ def _threads():
             def watched():
                 _WATCHED.add(threading.get_ident())
                 _STARTED.add(threading.get_ident())
-                with contextlib.suppress(Noted):
-                    run()
+                try:
+                    with contextlib.suppress(Noted):
+                        run()
+                finally:  # its id may be another's next
+                    _STARTED.discard(threading.get_ident())
+                    _WATCHED.discard(threading.get_ident())
 
             thread.run = watched
         original(thread)

@@ -36,24 +36,39 @@ def tar_of(files: dict[str, bytes], mode: str) -> bytes:
     return buffer.getvalue()
 
 
+#: A notebook with one answer of lab 01, which passes: enough to see how it is found, loaded and graded.
+TINY = """import marimo
+
+app = marimo.App()
+
+with app.setup:
+    from math import floor
+
+
+@app.function
+def to_pixels(location, size):
+    return location * size - 0.5
+
+
+if __name__ == "__main__":
+    app.run()
+"""
+
+
 def answer(body: str, before: str = "") -> str:
-    """Lab 01 solved, with this body of `to_pixels`, and a cell of one's own in the setup."""
-    text = solved_text("01").replace(
-        "    return location * size - 0.5", "\n".join(f"    {line}" for line in body.splitlines())
-    )
+    """The tiny notebook with this body of `to_pixels`, and a cell of one's own in the setup."""
+    text = TINY.replace(f"    {RIGHT}", "\n".join(f"    {line}" for line in body.splitlines()))
     return text.replace("    from math import floor\n", f"    from math import floor\n{before}", 1)
 
 
 def in_setup(code: str) -> str:
-    """Lab 01 solved, and this run when it loads."""
-    return answer("return location * size - 0.5", "".join(f"    {line}\n" for line in code.splitlines()))
+    """The tiny notebook, and this run when it loads."""
+    return answer(RIGHT, "".join(f"    {line}\n" for line in code.splitlines()))
 
 
-SOLVED = solved_text("01")
-S = SOLVED.encode()
 RIGHT = "return location * size - 0.5"
+S = TINY.encode()
 WRONG = blank_text("01").replace('raise NotImplementedError("01.to_pixels")', "return location * size")
-ALL = "pass"
 
 #: name in the folder → (files below it as {path: bytes}, or bytes of the file itself, what is expected of its rows)
 Kind = tuple[object, Callable[[list[dict]], bool]]
@@ -63,8 +78,13 @@ def every(status: str) -> Callable[[list[dict]], bool]:
     return lambda rows: len(rows) == 5 and {row["status"] for row in rows} == {status}
 
 
-def every_flagged(flag: str) -> Callable[[list[dict]], bool]:
-    return lambda rows: every("pass")(rows) and flag in rows[0]["flag"]
+def good(rows: list[dict]) -> bool:
+    """`to_pixels` passes; the others may not be there."""
+    return len(rows) == 5 and rows[0]["status"] == "pass" and {row["status"] for row in rows[1:]} <= {"pass", "todo"}
+
+
+def good_flagged(flag: str) -> Callable[[list[dict]], bool]:
+    return lambda rows: good(rows) and flag in rows[0]["flag"]
 
 
 def one(status: str, message: str) -> Callable[[list[dict]], bool]:
@@ -80,11 +100,6 @@ def first(status: str, words: str) -> Callable[[list[dict]], bool]:
     return lambda rows: rows[0]["status"] == status and words in str(rows[0])
 
 
-def caught(rows: list[dict]) -> bool:
-    """A cheat: its answer does not pass, or the row tells the marker."""
-    return rows[0]["status"] != "pass" or bool(rows[0]["flag"])
-
-
 def _nested(depth: int) -> bytes:
     data = zip_of({NAME: S})
     for _ in range(depth):
@@ -93,42 +108,42 @@ def _nested(depth: int) -> bytes:
 
 
 NATURAL: dict[str, Kind] = {
-    "checkout": ({f"labs/{NAME}": S, "checks/core/grade.py": b"raise SystemExit"}, every("pass")),
-    "flat folder": ({NAME: S}, every("pass")),
-    "deep folder": ({f"a/b c/d/e/{NAME}": S}, every("pass")),
+    "checkout": ({f"labs/{NAME}": S, "checks/core/grade.py": b"raise SystemExit"}, good),
+    "flat folder": ({NAME: S}, good),
+    "deep folder": ({f"a/b c/d/e/{NAME}": S}, good),
     "with its environment": (
-        {f"labs/{NAME}": S} | {f".venv/lib/site-packages/m{i}.py": b"" for i in range(2_100)}, every("pass"),
+        {f"labs/{NAME}": S} | {f".venv/lib/site-packages/m{i}.py": b"" for i in range(2_100)}, good,
     ),
-    "folder.zip": (zip_of({f"work/labs/{NAME}": S}), every("pass")),
-    "flat.zip": (zip_of({NAME: S}), every("pass")),
-    "zip in a zip.zip": (zip_of({"work.zip": zip_of({NAME: S})}), every("pass")),
-    "Anna Muster_12345_assignsubmission_file_": ({"work.zip": zip_of({f"labs/{NAME}": S})}, every("pass")),
-    "work.tar.gz": (tar_of({f"w/{NAME}": S}, "w:gz"), every("pass")),
-    "work.tar": (tar_of({NAME: S}, "w"), every("pass")),
-    "bare 01_bilinear.py": (S, every_flagged("was taken for")),
-    "downloaded twice": ({"01_bilinear (1).py": S}, every_flagged("01_bilinear (1).py was taken for 01_bilinear.py")),
-    "mustermann_LATE_4711_815_01_bilinear-2.py": (S, every_flagged("01_bilinear-2.py was taken for")),
-    "Ben Moodle_77_assignsubmission_file_01_bilinear.py": (S, every("pass")),
-    "backslashes.zip": (zip_of({f"labs\\{NAME}": S}), every("pass")),
-    "from a Mac.zip": (zip_of({NAME: S, f"__MACOSX/._{NAME}": b"\0", f"._{NAME}": b"\0"}), every("pass")),
-    "before 1980": ({NAME: S}, every("pass")),
-    "before 1980.zip": (zip_of({NAME: S}, (1980, 0, 0, 0, 0, 0)), every("pass")),
-    "byte order mark": ({NAME: b"\xef\xbb\xbf" + S}, every("pass")),
-    "carriage returns": ({NAME: S.replace(b"\n", b"\r\n")}, every("pass")),
-    "UTF-16": ({NAME: SOLVED.encode("utf-16")}, every("pass")),
-    "capitals": ({"01_BILINEAR.PY": S}, every("pass")),
+    "folder.zip": (zip_of({f"work/labs/{NAME}": solved_text("01").encode()}), every("pass")),
+    "flat.zip": (zip_of({NAME: S}), good),
+    "zip in a zip.zip": (zip_of({"work.zip": zip_of({NAME: S})}), good),
+    "Anna Muster_12345_assignsubmission_file_": ({"work.zip": zip_of({f"labs/{NAME}": S})}, good),
+    "work.tar.gz": (tar_of({f"w/{NAME}": S}, "w:gz"), good),
+    "work.tar": (tar_of({NAME: S}, "w"), good),
+    "bare 01_bilinear.py": (S, good_flagged("was taken for")),
+    "downloaded twice": ({"01_bilinear (1).py": S}, good_flagged("01_bilinear (1).py was taken for 01_bilinear.py")),
+    "mustermann_LATE_4711_815_01_bilinear-2.py": (S, good_flagged("01_bilinear-2.py was taken for")),
+    "Ben Moodle_77_assignsubmission_file_01_bilinear.py": (S, good),
+    "backslashes.zip": (zip_of({f"labs\\{NAME}": S}), good),
+    "from a Mac.zip": (zip_of({NAME: S, f"__MACOSX/._{NAME}": b"\0", f"._{NAME}": b"\0"}), good),
+    "before 1980": ({NAME: S}, good),
+    "before 1980.zip": (zip_of({NAME: S}, (1980, 0, 0, 0, 0, 0)), good),
+    "byte order mark": ({NAME: b"\xef\xbb\xbf" + S}, good),
+    "carriage returns": ({NAME: S.replace(b"\n", b"\r\n")}, good),
+    "UTF-16": ({NAME: TINY.encode("utf-16")}, good),
+    "capitals": ({"01_BILINEAR.PY": S}, good),
     "a helper beside it": (
         {f"labs/{NAME}": answer("return location * size - HALF", "    from halves import HALF\n").encode(), "labs/halves.py": b"HALF = 0.5\n"},
-        every("pass"),
+        good,
     ),
     "a helper in the zip.zip": (
-        zip_of({NAME: answer("from halves import HALF\nreturn location * size - HALF"), "halves.py": "HALF = 0.5\n"}), every("pass"),
+        zip_of({NAME: answer("from halves import HALF\nreturn location * size - HALF"), "halves.py": "HALF = 0.5\n"}), good,
     ),
-    "prints": ({NAME: answer(f"import os\nprint('pass')\nos.system('echo pass')\n{RIGHT}").encode()}, every("pass")),
-    "M\udcfcller": ({NAME: S}, every("pass")),
-    "a new\nline": ({NAME: S}, every("pass")),
-    "=1+1": ({NAME: S}, every("pass")),
-    "two copies": ({NAME: S, f"old/{NAME}": blank_text("01").encode()}, every_flagged("was graded, not old/01_bilinear.py")),
+    "prints": ({NAME: answer(f"import os\nprint('pass')\nos.system('echo pass')\n{RIGHT}").encode()}, good),
+    "M\udcfcller": ({NAME: S}, good),
+    "a new\nline": ({NAME: S}, good),
+    "=1+1": ({NAME: S}, good),
+    "two copies": ({NAME: S, f"old/{NAME}": blank_text("01").encode()}, good_flagged("was graded, not old/01_bilinear.py")),
     "blank": ({NAME: blank_text("01").encode()}, every("todo")),
     "wrong": ({NAME: WRONG.encode()}, first("fail", "without the half pixel")),
     "another lab": ({"02_pointers.py": S}, said("todo", "01_bilinear.py was not found. There is: 02_pointers.py.")),
@@ -175,7 +190,7 @@ HOSTILE: dict[str, Kind] = {
     ),
     "leaves a process behind": (
         {NAME: in_setup("import subprocess\nsubprocess.Popen(['sleep', '61234'], start_new_session=True)").encode()},
-        every_flagged("left 1 process behind"),
+        good_flagged("left 1 process behind"),
     ),
     "raises a lone surrogate": ({NAME: answer("raise ValueError('\\udcff')").encode()}, first("crash", "udcff")),
     "forges JSON": (
@@ -188,7 +203,7 @@ HOSTILE: dict[str, Kind] = {
     ),
 }  # fmt: skip
 
-#: What each needs to be rejected and not only pointed out: see test_classroom.
+#: Each must be rejected.
 CHEATS: dict[str, str] = {
     "calls the reference": in_setup("from checks.core.exercise import find\ntrue = find('01.to_pixels').reference").replace(RIGHT, "return true(location, size)"),
     "calls the solution": in_setup("from checks.answers.carry import solution_module\ntrue = solution_module('01').to_pixels").replace(RIGHT, "return true(location, size)"),
@@ -199,6 +214,33 @@ CHEATS: dict[str, str] = {
     "hunts frames": in_setup("import sys").replace(RIGHT, "frame = sys._getframe()\n    while frame:\n        if 'exercise' in frame.f_locals: return frame.f_locals['exercise'].reference(location, size)\n        frame = frame.f_back"),
     "hunts objects": in_setup("import gc").replace(RIGHT, "return next(o for o in gc.get_objects() if getattr(o, '__name__', '') == 'to_pixels' and getattr(o, '__module__', '') == 'solutions.lab01')(location, size)"),
     "remembers by shape": in_setup("seen = {}").replace(RIGHT, "return seen.setdefault(size, location * size - 0.5)"),
+    "a copy of the key's file": in_setup("import importlib.util, solutions\nspec = importlib.util.spec_from_file_location('mine', solutions.__path__[0] + '/lab01.py')\nmine = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(mine)").replace(RIGHT, "return mine.to_pixels(location, size)"),
+    "the key's text": in_setup("import solutions\nspace = {}\nexec(open(solutions.__path__[0] + '/lab01.py').read(), space)").replace(RIGHT, "return space['to_pixels'](location, size)"),
+    "the key's text, by inspect": in_setup("import inspect\nfrom solutions import lab01\nspace = {}\nexec(inspect.getsource(lab01), space)").replace(RIGHT, "return space['to_pixels'](location, size)"),
+    "the key's code": in_setup("import types\nfrom checks.core.exercise import find\ntrue = types.FunctionType(find('01.to_pixels').reference.__code__, globals(), 'f', None, find('01.to_pixels').reference.__closure__)").replace(RIGHT, "return true(location, size)"),
+    "a thread from before": in_setup("import queue, threading\nfrom checks.core.exercise import find\nasked, told = queue.Queue(), queue.Queue()\ndef serve():\n    while True: told.put(find('01.to_pixels').reference(*asked.get()))\nthreading.Thread(target=serve, daemon=True).start()").replace(RIGHT, "asked.put((location, size))\n    return told.get(timeout=0.5)"),
+    "a door": in_setup("from checks.core import watch\nfrom checks.core.exercise import find").replace(RIGHT, "return watch.door(lambda: find('01.to_pixels').reference(location, size))()"),
+    "a loan": in_setup("from checks.core import watch\nfrom checks.core.exercise import find").replace(RIGHT, "with watch.lent(find('01.to_pixels').reference): return find('01.to_pixels').reference(location, size)"),
+    "hunts traps": in_setup("import gc, types").replace(RIGHT, "t = next(o for o in gc.get_objects() if type(o).__name__ == '_Trap' and o.name == 'solutions.lab01.to_pixels')\n    return types.FunctionType(t.code, t.function.__globals__)(location, size)"),
+    "springs a trap": in_setup("import gc").replace(RIGHT, "return next(o for o in gc.get_objects() if type(o).__name__ == '_Trap' and o.name == 'solutions.lab01.to_pixels')((location, size), {})"),
+    "patches a builtin": in_setup("import builtins\nbuiltins.abs = lambda x: 0.0").replace(RIGHT, "builtins.abs = lambda x: 0.0\n    return 0.0"),
+    "patches a constant": in_setup("from checks.core import compare\ncompare.ROUNDINGS = 1e30").replace(RIGHT, "compare.ROUNDINGS = 1e30\n    return 0.0"),
+    "patches a method": in_setup("from checks.core import grade as g\ng._Run._judge = lambda self, case, seed, args, outcome: g.Check('x', 'x', 'pass', '')").replace(RIGHT, "return 0.0"),
+    "patches code": in_setup("from checks.core import compare\ncompare.difference.__code__ = (lambda *a, **k: None).__code__").replace(RIGHT, "return 0.0"),
+    "another reference": in_setup("from checks.core.exercise import find\nobject.__setattr__(find('01.to_pixels'), 'reference', lambda location, size: 0.0)").replace(RIGHT, "return 0.0"),
+    "no cases": in_setup("from checks.core.exercise import find\nobject.__setattr__(find('01.to_pixels'), 'cases', ())").replace(RIGHT, "return 0.0"),
+    "another registry": in_setup("import dataclasses\nfrom checks.core import exercise\nexercise._REGISTRY = {n: dataclasses.replace(e, cases=e.cases[:0]) for n, e in exercise._REGISTRY.items()}").replace(RIGHT, "return 0.0"),
+}  # fmt: skip
+
+#: These can be had, and the marker is told.
+TOLD: dict[str, tuple[str, str]] = {
+    "asks another process": (in_setup("import subprocess, sys\nout = subprocess.run([sys.executable, '-c', 'import solutions.lab01'], capture_output=True)"), "it started another program"),
+    "forks": (in_setup("import os\nif not os.fork(): os._exit(0)"), "it started another process"),
+    "the frames of the grader": (in_setup("import sys\nnames = [list(f.f_locals) for f in sys._current_frames().values()]"), "it looked at the frames of other threads"),
+    "by another name": (in_setup("import sys\nlook = getattr(sys, '_get' + 'frame')\nlook(0)"), "it looked at the frames of its caller"),
+    "lists objects by another name": (in_setup("import gc\ngetattr(gc, 'get_' + 'objects')()"), "it went through all objects of the process"),
+    "puts back what it patched": (in_setup("from checks.core import compare").replace(RIGHT, "setattr(compare, 'diff' + 'erence', lambda *a: None)\n    return location * size - 0.5"), "it replaced checks.core.compare.difference"),
+    "calls another host": (in_setup("import socket\ntry: socket.create_connection(('127.0.0.1', 9), timeout=0.1)\nexcept OSError: pass"), "it used the network"),
 }  # fmt: skip
 
 

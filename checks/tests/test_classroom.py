@@ -25,7 +25,8 @@ from checks.classroom.submissions import Submission, Work, find_submissions, lab
 from checks.classroom.workers import grade_class, grade_submission
 from checks.cli import main
 from checks.tests import classes
-from checks.tests.classes import HEAD, NAME, SOLVED, put, zip_of
+from checks.tests.classes import NAME, TINY, good, put, zip_of
+from checks.tests.light import LIGHT
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="not run: a class is graded where processes can be forked")
 no_bwrap = pytest.mark.skipif(bool(sandbox._trouble()), reason=f"not run: {sandbox._trouble()}")
@@ -54,6 +55,7 @@ def test_whatever_it_is_wrapped_in_the_notebook_is_found(tmp_path, name):
     answer = {
         "left": 0,
         "forged": False,
+        "noted": "",
         "result": None,
         "stopped": "x",
         "status": 0,
@@ -71,7 +73,8 @@ def run(tmp_path_factory):
     """The whole class, once: its rows by submission, and the files."""
     folder = tmp_path_factory.mktemp("class")
     (folder / "in").mkdir()
-    cheats = {name: ({NAME: text.encode()}, classes.caught) for name, text in classes.CHEATS.items()}
+    cheats = {name: ({NAME: text.encode()}, None) for name, text in classes.CHEATS.items()}
+    cheats |= {name: ({NAME: text.encode()}, None) for name, (text, _) in classes.TOLD.items()}
     for name, (what, _) in (GRADED | cheats).items():
         put(folder / "in", name, what)
     os.symlink(folder, folder / "in" / "a link")
@@ -125,32 +128,18 @@ def test_each_row_is_as_it_should_be(run, name):
 
 def test_nothing_is_ignored_in_silence(run):
     assert "is a link" in run[1]["a link"][0]["message"]
-    assert len(run[1]) == len(GRADED) + len(classes.CHEATS) + 1
-
-
-#: What the grader's core does in the call itself; until then a marker is told, by the row's flag, and that is asserted above.
-NEEDS = {
-    "calls the reference": "the key is watched by structure",
-    "a copy of the solution": "the key is watched by structure",
-    "patches comparison": "comparison happens where the answer cannot reach it",
-    "patches torch": "comparison does not go through names that an answer can change",
-    "a number that lies": "what an answer returns is made plain before it is compared",
-    "hunts frames": "the reference is not in a frame above the answer",
-    "hunts objects": "the key is watched by structure",
-}
-
-
-@pytest.mark.parametrize("name", classes.CHEATS)
-def test_a_cheat_is_rejected_or_the_marker_is_told(run, name):
-    assert classes.caught(run[1][name]), run[1][name]
+    assert len(run[1]) == len(GRADED) + len(classes.CHEATS) + len(classes.TOLD) + 1
 
 
 @pytest.mark.parametrize("name", classes.CHEATS)
 def test_a_cheat_is_rejected(run, name):
-    row = run[1][name][0]
-    if row["status"] == "pass" and name in NEEDS:
-        pytest.xfail(f"needs: {NEEDS[name]}")
-    assert row["status"] in ("fail", "crash")
+    assert run[1][name][0]["status"] in ("fail", "crash"), run[1][name]
+
+
+@pytest.mark.parametrize("name", classes.TOLD)
+def test_what_can_be_had_is_told(run, name):
+    rows = run[1][name]
+    assert good(rows) and classes.TOLD[name][1] in rows[0]["flag"], rows
 
 
 def test_honest_rows_carry_no_doubt(run):
@@ -258,7 +247,7 @@ def test_an_archive_that_claims_too_much_is_not_read(tmp_path):
         file.truncate(300_000_000)  # takes no room on the disk
     with pytest.raises(Unreadable, match="is an archive of 300 MB, more than 256"):
         list(members(path, path.name, Limits(), lambda *one: True))
-    claims = bytearray(zip_of({NAME: SOLVED}))
+    claims = bytearray(zip_of({NAME: TINY}))
     claims[-10:-6] = b"\xff\xff\xff\x7f"  # the length of its directory
     with pytest.raises(Unreadable, match="too long a directory"):
         list(members(bytes(claims), "x.zip", Limits(), lambda *one: True))
@@ -284,7 +273,16 @@ GOOD = {"name": "a", "status": "pass", "seconds": 0.1, "mistake": None, "words":
     ],
 )  # fmt: skip
 def test_a_report_of_the_wrong_types_is_none(change):
-    answer = {"status": 0, "stopped": "", "forged": False, "left": 0, "seconds": 1.0, "cpu": 1.0, "output": ""}
+    answer = {
+        "status": 0,
+        "stopped": "",
+        "forged": False,
+        "noted": "",
+        "left": 0,
+        "seconds": 1.0,
+        "cpu": 1.0,
+        "output": "",
+    }
     result = lambda one: {**answer, "result": json.dumps({"exercises": [one]})}  # noqa: E731
     assert rows_of_lab(Work("x"), "01", ["a"], result(GOOD))[0][0]["status"] == "pass"
     assert rows_of_lab(Work("x"), "01", ["a"], result({**GOOD, **change}))[0][0]["status"] == "crash"
@@ -372,77 +370,75 @@ def children_of(pid):
     return subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
 
 
-@pytest.mark.xfail(reason="failed on a busy machine and was not looked into yet", strict=False)
+def gone(pid):
+    """Whether a process has ended; a zombie has, whoever should have asked for its status."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rsplit(b")", 1)[1].split()[0] in b"ZX"
+    except OSError:
+        return True
+
+
+def until(condition, what):
+    deadline = time.monotonic() + 150
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
 def test_killed_or_interrupted_a_run_goes_on(tmp_path):
-    """`kill -9` after the first submission, then Ctrl-C in the middle of the second, then to the end."""
+    """`kill -9` in the middle of the third submission, then Ctrl-C there, then to the end."""
     for name in ("1", "2", "3"):
-        slow = f"{HEAD}import time\ntime.sleep({0 if name == '1' else 40})\n"
-        put(tmp_path, name, {NAME: slow.encode()})
+        put(tmp_path, name, {NAME: f"import time\ntime.sleep({0 if name == '1' else 100})\n".encode()})
     put(tmp_path, "0 broken.zip", b"x")
     out = tmp_path / "m.csv"
-    words = [
-        "class",
-        str(tmp_path),
-        "--csv",
-        str(out),
-        "--labs",
-        "1",
-        "--workers",
-        "1",
-        "--sandbox",
-        "none",
-        "--seconds",
-        "60",
-    ]
+    words = ["class", tmp_path, "--csv", out, "--labs", 1, "--workers", 1, "--sandbox", "none", "--seconds", 300]
 
     def start(*more):
-        return subprocess.Popen(
-            [sys.executable, "-m", "checks", *words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, "-m", "checks.tests.light", *map(str, words), *more]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def until(condition, what):
-        deadline = time.monotonic() + 150
-        while not condition():
-            assert time.monotonic() < deadline, what
-            time.sleep(0.1)
+    def begun(run):
+        return [child for nursery in children_of(run.pid) for child in children_of(nursery)]
 
     first = start()
     until(lambda: rows_in(out) >= 1 + 1 + 5, "the first two submissions")
-    (nursery,) = children_of(first.pid)
-    until(lambda: children_of(nursery), "the next submission has begun")
+    until(lambda: begun(first), "the next submission has begun")
+    family = [*children_of(first.pid), *begun(first)]
     first.kill()
     first.communicate()
-    until(lambda: not os.path.exists(f"/proc/{nursery}"), "what it started ends with it")
+    until(lambda: all(map(gone, family)), "what it started ends with it")
 
     second = start("--resume")
-    until(lambda: (ours := children_of(second.pid)) and children_of(ours[0]), "the second submission has begun")
+    until(lambda: begun(second), "the third submission has begun")
     began = time.monotonic()
     second.send_signal(signal.SIGINT)
     printed, said = second.communicate(timeout=60)
-    assert time.monotonic() - began < 5 * PATIENCE, "under load, a multiple of five seconds"
-    assert second.returncode == 130 and "2 of 4 are graded already." in said
+    assert time.monotonic() - began < 5 * PATIENCE, "five seconds of a quiet machine"
+    assert second.returncode == 130 and "2 of 4 are graded already." in said, said
     assert "Stopped. 2 submissions are in" in said and "--resume goes on" in said, said
     assert "2 submissions graded" in printed
 
     for name in ("2", "3"):
-        (tmp_path / name / NAME).write_text("not slow any more\n")
-    assert main([*words, "--resume"]) == 0
+        (tmp_path / name / NAME).write_text("slow = False\n")
+    third = start("--resume")
+    assert third.wait(150) == 0, third.communicate()
     rows = list(csv.DictReader(out.open(encoding="utf-8")))
     assert [row["submission"] for row in rows] == ["0 broken.zip", *"1" * 5, *"2" * 5, *"3" * 5]
 
 
 def test_a_worker_that_is_killed_costs_a_second_try(monkeypatch):
-    work = Work("anna", {"01": f"{HEAD}import time\ntime.sleep(2)\n".encode()})
+    monkeypatch.setattr(workers, "NURSERY", LIGHT)
+    work = Work("anna", {"01": b"import time\ntime.sleep(1)\n"})
     with ThreadPoolExecutor(1) as pool:
+        workers.stop()  # no worker that is not light
         workers._STOP.clear()
         future = pool.submit(grade_submission, work, ["01"], Limits(), "none")
-        deadline = time.monotonic() + 150
-        while not (alive := [one for one in workers._ALIVE if children_of(one._process.pid)]):
-            assert time.monotonic() < deadline and not future.done()
-            time.sleep(0.05)
-        alive[0]._process.kill()
+        until(lambda: future.done() or any(children_of(one._process.pid) for one in workers._ALIVE), "it is graded")
+        next(iter(workers._ALIVE))._process.kill()
         rows = future.result().rows
-    assert {row["status"] for row in rows} == {"todo"}, "graded: it has no functions"
+        workers.stop()
+    assert {row["status"] for row in rows} == {"todo"}
 
 
 def test_a_worker_that_keeps_dying_costs_one_row_and_no_neighbour(monkeypatch):
@@ -495,7 +491,7 @@ def test_bubblewrap_keeps_it_in(confined, name):
     done = confined[name]
     if name == "ends the worker":  # the first process of a namespace cannot be killed from inside
         assert done.log["labs"]["01"]["status"] == 0, done
-    assert {row["status"] for row in done.rows} == {"pass"}, done.rows
+    assert good(done.rows), done.rows
     assert done.log["sandbox"] == "bwrap"
     assert subprocess.run(["pgrep", "-f", "sleep 612345"], capture_output=True).returncode == 1
 
@@ -508,13 +504,16 @@ def distributed():
     return pytest.importorskip("distributed", reason="not run: needs the dask group")
 
 
-def test_a_local_cluster(distributed, tmp_path):
-    put(tmp_path, "blank", {NAME: classes.NATURAL["blank"][0][NAME]})
+def test_a_local_cluster(distributed, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "NURSERY", LIGHT)
+    put(tmp_path, "empty", {NAME: b""})
     put(tmp_path, "broken.zip", b"x")
     quiet = dict(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None)
     with distributed.LocalCluster(**quiet) as cluster:
         words = ["class", str(tmp_path), "--csv", str(tmp_path / "m.csv"), "--labs", "1", "--sandbox", "none"]
+        workers.stop()
         assert main([*words, "--executor", "dask", cluster.scheduler_address]) == 0
+        workers.stop()
     assert len((tmp_path / "m.csv").read_text().splitlines()) == 1 + 1 + 5
 
 
@@ -523,34 +522,27 @@ def test_a_scheduler_and_two_workers_one_of_which_dies(distributed, tmp_path):
     python = lambda *words: subprocess.Popen([sys.executable, "-m", *map(str, words)], **where)  # noqa: E731
     file = tmp_path / "scheduler.json"
     processes = [python("distributed.cli.dask_scheduler", "--port", 0, "--no-dashboard", "--scheduler-file", file)]
-    common = ["--scheduler-file", file, "--nthreads", 1, "--no-dashboard", "--death-timeout", 120]
-    processes += [python("distributed.cli.dask_worker", *common, "--no-nanny", "--name", i) for i in range(2)]
+    common = ["--scheduler-file", file, "--nthreads", 1, "--no-dashboard", "--death-timeout", 120, "--no-nanny"]
+    light = ["--preload", "checks.tests.light"]
+    processes += [python("distributed.cli.dask_worker", *common, *light, "--name", i) for i in range(2)]
     try:
-        deadline = time.monotonic() + 120
-        while not file.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(file.exists, "the scheduler is there")
         address = json.loads(file.read_text())["address"]
         with distributed.Client(address, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=120)
-        folder = tmp_path / "in"
-        folder.mkdir()
         for i in range(3):
-            put(folder, str(i), {NAME: f"{HEAD}import time\ntime.sleep(2)\n".encode()})
-        words = ["class", str(folder), "--csv", str(tmp_path / "m.csv"), "--labs", "1", "--sandbox", "none"]
+            put(tmp_path, str(i), {NAME: b"import time\ntime.sleep(1)\n"})
+        words = ["class", tmp_path, "--csv", tmp_path / "m.csv", "--labs", 1, "--sandbox", "none", "--dask", address]
         with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(main, [*words, "--dask", address])
-            while not (nursery := children_of(processes[1].pid)):
-                assert time.monotonic() < deadline and not future.done()
-                time.sleep(0.1)
+            future = pool.submit(main, [str(word) for word in words])
+            until(lambda: future.done() or children_of(processes[1].pid), "a submission has begun")
+            nursery = children_of(processes[1].pid)
             processes[1].kill()  # with a submission in its hands
             assert future.result() == 0
         rows = list(csv.DictReader((tmp_path / "m.csv").open()))
-        assert {row["status"] for row in rows} == {"todo"} and len(rows) == 15
-        deadline = time.monotonic() + 60
-        while os.path.exists(f"/proc/{nursery[0]}"):
-            assert time.monotonic() < deadline, "what a worker started ends with it"
-            time.sleep(0.1)
+        graded = [row for row in rows if row["lab"]]
+        assert {row["status"] for row in graded} == {"todo"} and len(graded) == 15
+        until(lambda: nursery and all(map(gone, nursery)), "what a worker started ends with it")
     finally:
         for process in processes:
             process.kill()

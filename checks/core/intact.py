@@ -1,0 +1,107 @@
+"""The grader stays as it was before an answer ran: what a call replaces of it is put back before anything is judged.
+
+An answer runs in the grader's own process, so it can write `compare.difference = …`, `builtins.abs = …`, or another
+reference into an exercise. A `Snapshot` taken before the call holds what our modules, their classes, the exercises and
+Python's builtins were made of: functions with their code, modules, and public constants. What is private and no function
+is state, which a call may change.
+"""
+
+import builtins
+import contextlib
+import math
+import operator
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["Snapshot", "changed"]
+
+OURS = ("checks", "msda_core", "solutions")
+NO_JUDGES = ("bench", "classroom", "figures", "integrations", "ship", "show")  # rooms in which nothing is judged
+CONSTANTS = (bool, int, float, str, tuple, frozenset)
+MEMBERS = (types.FunctionType, classmethod, staticmethod, property)
+#: What was put back since the process began, by name: for whoever grades strangers.
+_CHANGED: dict[str, None] = {}
+
+
+def changed() -> list[str]:
+    """Names of what answers replaced and had to be put back, in the order of their discovery."""
+    return list(_CHANGED)
+
+
+def _ours(name: str | None) -> bool:
+    package, *rooms = (name or "").split(".")
+    return package in OURS and "tests" not in rooms and not (rooms and rooms[0] in NO_JUDGES)
+
+
+def _owners() -> Iterator[tuple[str, Any]]:
+    """What holds parts of the grader: modules, and classes of ours in them."""
+    yield "builtins", builtins
+    yield "math", math
+    for name, module in list(sys.modules.items()):
+        if _ours(name) and isinstance(module, types.ModuleType):
+            yield name, module
+            for one in list(vars(module).values()):
+                if isinstance(one, type) and one.__module__ == name:
+                    yield f"{name}.{one.__qualname__}", one
+
+
+def _is_kept(owner: Any, name: str, value: Any) -> bool:
+    if isinstance(owner, type):
+        return isinstance(value, MEMBERS)
+    if callable(value) or isinstance(value, types.ModuleType):
+        return True
+    return not name.startswith("_") and isinstance(value, CONSTANTS)
+
+
+class Snapshot:
+    """The grader at this moment."""
+
+    _known: tuple[int, list[tuple[str, Any]]] = (0, [])
+
+    def __init__(self) -> None:
+        from checks.core import exercise
+
+        if Snapshot._known[0] != len(sys.modules):
+            Snapshot._known = (len(sys.modules), list(_owners()))
+        self._tables = [
+            (exercise, name, table, dict(table))
+            for name in ("_REGISTRY", "_PARTS")
+            for table in [getattr(exercise, name)]
+        ]
+        self._fields = [(made, dict(vars(made))) for made in exercise._REGISTRY.values()]
+        self._owners = [(name, owner, dict(vars(owner))) for name, owner in Snapshot._known[1]]
+        self._code = {
+            id(value): (value, value.__code__, value.__defaults__)
+            for name, _, values in self._owners
+            if name.startswith("checks.core")  # of the key, `watch` puts the code back
+            for value in values.values()
+            if type(value) is types.FunctionType
+        }
+
+    def restore(self) -> None:
+        """Put back what has changed since, and note its name."""
+        for where, owner, before in self._owners:
+            now = vars(owner)
+            if len(now) == len(before) and all(map(operator.is_, now.values(), before.values())):
+                continue
+            for name, value in before.items():
+                if now.get(name) is not value and _is_kept(owner, name, value):
+                    with contextlib.suppress(AttributeError, TypeError):
+                        setattr(owner, name, value)
+                    _CHANGED[f"{where}.{name}"] = None
+        for function, code, defaults in self._code.values():
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                function.__code__, function.__defaults__ = code, defaults
+                _CHANGED[f"{function.__module__}.{function.__qualname__}"] = None
+        for home, name, table, before in self._tables:
+            if getattr(home, name) is not table or any(table.get(key) is not value for key, value in before.items()):
+                setattr(home, name, table)
+                table.update(before)
+                _CHANGED[f"{home.__name__}.{name}"] = None
+        for made, fields in self._fields:
+            for field, value in fields.items():
+                if vars(made).get(field) is not value:
+                    object.__setattr__(made, field, value)
+                    _CHANGED[f"the exercise {made.name}"] = None
