@@ -135,11 +135,9 @@ def _mistakes(graded: Mapping[str, Sequence[Mapping]], entries: Mapping, columns
             continue
         body += f"<h3>{lab}.{_t(exercise)}: {len(wrong)} of {len(graded)}</h3><ul>"
         # Mistakes that have a name first: of these there is something to explain.
-        words = sorted(
-            (row["mistake"] or row["message"] for _, row in wrong),
-            key=lambda w: not any(row["mistake"] == w for _, row in wrong),
-        )
-        for said, count in sorted(most(words, 3), key=lambda one: -one[1]):
+        known = most((row["mistake"] for _, row in wrong if row["mistake"]), 4)
+        others = most((row["message"] for _, row in wrong if not row["mistake"]), 5 - len(known))
+        for said, count in [*known, *others]:
             example = next(name for name, row in wrong if (row["mistake"] or row["message"]) == said)
             named = any(row["mistake"] == said for _, row in wrong)
             code = entries[example]["labs"][lab]["verdicts"][exercise]["code"]

@@ -157,7 +157,7 @@ BROKEN: dict[str, Kind] = {
     "lab.ipynb": (b"{}", one("crash", "is a .ipynb file")),
     "broken.zip": (b"this is no zip", one("crash", "is no zip file")),
     "cut off.zip": (zip_of({NAME: S})[:-30], one("crash", "is no zip file")),
-    "cut off.tar.gz": (tar_of({NAME: S}, "w:gz")[:900], one("crash", "is no tar file that can be opened")),
+    "cut off.tar.gz": (tar_of({NAME: S}, "w:gz")[:150], one("crash", "is no tar file that can be opened")),
     "leads out.zip": (zip_of({f"../../{NAME}": S}), one("crash", "holds a path that leads out of its folder")),
     "bomb.zip": (zip_of({"bomb.py": b"\0" * 70_000_000}), one("crash", "unpacks to more than 64 MB")),
     "many.zip": (zip_of({f"{i}.py": "" for i in range(2_001)}), one("crash", "holds more than 2000 Python files")),
@@ -234,7 +234,7 @@ CHEATS: dict[str, str] = {
 
 #: These can be had, and the marker is told.
 TOLD: dict[str, tuple[str, str]] = {
-    "asks another process": (in_setup("import subprocess, sys\nout = subprocess.run([sys.executable, '-c', 'import solutions.lab01'], capture_output=True)"), "it started another program"),
+    "asks another process": (in_setup("import subprocess, sys\nout = subprocess.run([sys.executable, '-c', 'pass'], capture_output=True)"), "it started another program"),
     "forks": (in_setup("import os\nif not os.fork(): os._exit(0)"), "it started another process"),
     "the frames of the grader": (in_setup("import sys\nnames = [list(f.f_locals) for f in sys._current_frames().values()]"), "it looked at the frames of other threads"),
     "by another name": (in_setup("import sys\nlook = getattr(sys, '_get' + 'frame')\nlook(0)"), "it looked at the frames of its caller"),
