@@ -68,7 +68,9 @@ def load_answers(lab: str, path: Path | None = None) -> dict[str, Found]:
     except UnicodeDecodeError:
         return nothing("cannot be read: it is no text in UTF-8.")
     except SyntaxError as error:
-        where = f"at line {error.lineno}: `{(error.text or '').strip()}`" if error.lineno else f"({error.msg})"
+        line = (error.text or "").strip()[:200]
+        where = f"at line {error.lineno}: `{line}`" if error.lineno else f"({error.msg})"
+        where += "" if line.isascii() else f" ({error.msg})"  # a space or a quotation mark that only looks like one
         return nothing(f"has a syntax error {where}.")
     except (ValueError, RecursionError, MemoryError) as error:  # a zero byte, or ten thousand brackets
         return nothing(f"cannot be read as Python: {error or type(error).__name__}.")

@@ -1,5 +1,6 @@
 """A whole lab at once: every exercise of a notebook, a file, or the solutions, graded in order."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from checks.answers import progress
@@ -11,13 +12,24 @@ from checks.core.report import Check, Report
 __all__ = ["grade_lab"]
 
 
-def grade_lab(lab: str, file: Path | None = None, solutions: bool = False, seed: int | None = None) -> list[Report]:
-    """Grade every exercise of a lab, from its notebook, from a file, or from the solutions."""
+def grade_lab(
+    lab: str,
+    file: Path | None = None,
+    solutions: bool = False,
+    seed: int | None = None,
+    loaded: Callable[[], None] | None = None,
+) -> list[Report]:
+    """Grade every exercise of a lab, from its notebook, from a file, or from the solutions.
+
+    `loaded` is called when the file has run, before anything is graded.
+    """
     if solutions:
         module = solution_module(lab, f"graded_lab{lab}")
         answers = {e.function: Found(getattr(module, e.function)) for e in lab_exercises(lab)}
     else:
         answers = load_answers(lab, file)
+    if loaded is not None:
+        loaded()
     reports = []
     for exercise in lab_exercises(lab):
         found = answers[exercise.function]

@@ -73,11 +73,13 @@ def decode(data: bytes) -> str:
         (codecs.BOM_UTF16_BE, "utf-16"),
     )
     encoding = next((codec for mark, codec in marks if data.startswith(mark)), None)
-    if encoding is None and data[1:64:2].strip(b"\0") == b"" and len(data) > 2:
-        encoding = "utf-16-le"  # Latin letters, a zero behind each
+    if encoding is None and len(data) > 2:  # Latin letters, a zero behind or before each
+        zeros = {"utf-16-le": data[1:64:2], "utf-16-be": data[0:64:2]}
+        encoding = next((codec for codec, part in zeros.items() if not part.strip(b"\0")), None)
     if encoding is None:
         encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
-    return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+    text = data.decode(encoding).lstrip("\ufeff")  # a mark before a mark
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read(path: Path) -> str:

@@ -30,7 +30,7 @@ class Unreadable(ValueError):
 
 
 def members(
-    source: Path | bytes, name: str, limits: Limits, wanted: Callable[[PurePosixPath, int], bool]
+    source: Path | bytes, name: str, limits: Limits, wanted: Callable[[PurePosixPath, bool], bool]
 ) -> Iterator[tuple[PurePosixPath, bytes]]:
     """The wanted files of an archive, one after the other.
 
@@ -38,7 +38,7 @@ def members(
         source: the file, or what is in it (an archive inside an archive).
         name: what it is called, for its ending.
         limits: bounds.
-        wanted: called with each path and the size that the archive claims; True reads it.
+        wanted: called with each path and whether it is a file (or else a link, or worse); True reads it.
 
     Raises:
         Unreadable: it is no archive, it is broken, or it is larger than the limits allow.
@@ -49,7 +49,8 @@ def members(
     with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
         start = file.read(4)
         file.seek(0)
-        if start[:2] == b"PK" or name.lower().endswith(".zip"):
+        # By what is in it: some give a tar file the name of a zip file. A zip file may have a program before it.
+        if start[:2] == b"PK" or name.lower().endswith(".zip") and start[:2] not in (b"\x1f\x8b", b"BZ"):
             yield from _zip(file, limits, wanted)
         else:
             yield from _tar(file, limits, wanted)
@@ -65,7 +66,7 @@ def _zip(file: IO[bytes], limits: Limits, wanted) -> Iterator[tuple[PurePosixPat
     for entry in archive.infolist():
         path = _plain(entry.filename)
         link = (entry.external_attr >> 16) & 0o170000 == 0o120000
-        if entry.is_dir() or link or not wanted(path, entry.file_size):
+        if entry.is_dir() or not wanted(path, not link) or link:
             continue
         if entry.flag_bits & 1:
             raise Unreadable(f"is locked with a password ({path}).")
@@ -116,7 +117,7 @@ def _tar(file: IO[bytes], limits: Limits, wanted) -> Iterator[tuple[PurePosixPat
                 if count > ENTRIES or through > STREAM_BYTES:
                     raise Unreadable(f"is a tar file of more than {ENTRIES:,} entries or {STREAM_BYTES / 1e9:.0f} GB.")
                 path = _plain(entry.name)
-                if not entry.isfile() or not wanted(path, entry.size):
+                if entry.isdir() or not wanted(path, entry.isfile()) or not entry.isfile():
                     continue
                 data = archive.extractfile(entry).read(left + 1)
                 left = _left(left, data, limits)

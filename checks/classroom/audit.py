@@ -41,10 +41,11 @@ DOUBTS = {
     "os.fork": "started another process",
     "os.kill": "sent a signal to a process",
     "socket.connect": "used the network",
+    "open": "looked into /proc",
 }
 #: Events of these count through installed packages too; what packages do of their own accord with the others is usual.
 FAR = ("open", "exec", "subprocess", "os", "socket")
-EVENTS = {*DOUBTS, "open", "exec", "object.__getattr__", "function.__new__"}
+EVENTS = {*DOUBTS, "exec", "object.__getattr__", "function.__new__"}
 
 
 def install(pipe: int) -> Callable[[str, str], None]:
@@ -92,10 +93,12 @@ def _noticed(event: str, args: tuple, frame: types.FrameType | None) -> tuple[st
             return None
         key = f"took {home}.{thing.__name__} apart"
     elif event == "open":
-        path = _key_file(os.fsdecode(args[0])) if isinstance(args[0], (str, bytes, os.PathLike)) else ""
-        if not path:
+        name = os.fsdecode(args[0]) if isinstance(args[0], (str, bytes)) else ""
+        path = _key_file(name)
+        if path:
+            key = f"read {path}"
+        elif not name.startswith("/proc/"):
             return None
-        key = f"read {path}"
     elif event == "function.__new__":
         path = _key_file(args[0].co_filename)
         if not path:

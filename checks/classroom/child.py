@@ -104,10 +104,12 @@ def _graded(lab: str, file: Path) -> list[dict[str, Any]]:
     from checks.answers.grading import grade_lab
     from checks.answers.notebook import function_text, read
 
-    text, graded = "", []
+    text, graded, before = "", [], intact.Snapshot(wide=True)
     with contextlib.suppress(OSError, ValueError, SyntaxError):
         text = read(file)
-    for report in grade_lab(lab, file):
+    reports = grade_lab(lab, file, loaded=before.restore)
+    before.restore()
+    for report in reports:
         one = report.json()
         one["words"] = report.text()
         with contextlib.suppress(Exception):

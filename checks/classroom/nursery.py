@@ -37,6 +37,7 @@ TAIL = 4_000  # bytes of what a child writes to its standard output and error th
 RESULT_LIMIT = 8_000_000  # bytes
 NOTES = 20_000  # bytes of what is noticed that are kept
 CLOCK = 20  # by the clock a lab may take so many times its processor time, on a machine that is busy with others
+BEAT = 5.0  # seconds between signs of life to the other side, while a child runs
 LOOK = 0.25  # seconds between looks at what a child uses
 
 
@@ -103,7 +104,8 @@ def _watch(lab: str, home: Path, file: Path, limits: dict, channel: socket.socke
     for end in (results_in, noted_in, output_in):
         os.close(end)
     said, notes, tail, stopped, status, usage = bytearray(), bytearray(), bytearray(), "", None, None
-    looked, idle, open_ends = started, 0.0, {results: said, noted: notes, output: tail}
+    looked = beaten = started
+    idle, open_ends = 0.0, {results: said, noted: notes, output: tail}
     while status is None:
         ready, _, _ = select.select([channel, *open_ends], [], [], 0.05)
         if channel in ready:  # nothing is sent to us while we work: the other side has gone
@@ -112,6 +114,9 @@ def _watch(lab: str, home: Path, file: Path, limits: dict, channel: socket.socke
         for end in [one for one in ready if one in open_ends]:
             _drain(end, open_ends)
         now = time.monotonic()
+        if now - beaten > BEAT:
+            send(channel, {"alive": True})
+            beaten = now
         if now - looked > LOOK and not stopped:
             idle += 0.0 if _busy() else now - looked
             looked = now

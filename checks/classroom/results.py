@@ -77,9 +77,10 @@ def rows_of_lab(work: Work, lab: str, exercises: Sequence[str], answer: dict[str
         exercises: names of the lab's exercises; there is a row for each, whatever came back.
         answer: what the worker said; None where the lab was not handed in.
     """
-    if answer is None:
-        return [row(work.name, lab, one, "todo", not_found(work, lab)) for one in exercises], {"found": False}
     flags = [printable(note) for note in (*work.notes.get("", ()), *work.notes.get(lab, ()))]
+    if answer is None:
+        said, told = not_found(work, lab), "; ".join(flags)
+        return [row(work.name, lab, one, "todo", said, flag=told) for one in exercises], {"found": False}
     if answer["left"]:
         flags.append(f"left {answer['left']} process{'es' * (answer['left'] > 1)} behind, ended with it")
     if answer["forged"]:

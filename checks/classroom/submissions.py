@@ -96,7 +96,7 @@ def find_submissions(folder: Path, without: Sequence[Path] = ()) -> list[Submiss
             found.append(Submission(name, problem="is a link, which is not followed."))
         elif path.is_dir():
             found.append(Submission(name, (path,)))
-        elif path.suffix.lower() == ".py":
+        elif path.is_file() and (_is_python(path.name) or lab_of(path.name)):
             files.setdefault(_learner(name), []).append(path)
         elif not path.is_file():
             found.append(Submission(name, problem="is no file and no folder."))
@@ -141,14 +141,18 @@ def _opens(name: str) -> bool:
 
 
 def lab_of(name: str) -> str | None:
-    """The lab whose notebook a file's name says it is: "01_bilinear.py", "01_bilinear (1).py", "anna_12_34_01_bilinear-2.py"."""
+    """The lab whose notebook a file's name says it is: "01_bilinear.py", "01-bilinear (1).py", "anna_12_34_01_bilinear-2.py"."""
     for lab, one in LABS.items():
+        stem = one.notebook[3:].replace("_", "[_ -]")
         rest = r"([ _.-]*(\(\d+\)|copy|kopie|copie|final|\d+))*"
-        if re.fullmatch(
-            rf"(.*[^0-9a-z])?{lab.lstrip('0')}_{one.notebook[3:]}{rest}\.py", name.lower().replace(lab, lab.lstrip("0"))
-        ):
+        if re.fullmatch(rf"(.*[^0-9a-z])?0?{int(lab)}[_ -]{stem}{rest}(\.py|\.py\.txt|\.txt)", name.lower()):
             return lab
     return None
+
+
+def _is_python(name: str) -> bool:
+    """Whether a file's name says that it is Python; some systems hide an ending, and add one of theirs."""
+    return name.lower().endswith((".py", ".py.txt"))
 
 
 def open_submission(submission: Submission, limits: Limits) -> Work:
@@ -157,7 +161,12 @@ def open_submission(submission: Submission, limits: Limits) -> Work:
     if work.problem:
         return work
     try:
-        _arrange(work, dict(_files(submission, limits, work)))
+        files: dict[PurePosixPath, bytes] = {}
+        for path, data in _files(submission, limits, work):
+            if files.get(path, data) != data:  # an archive may hold a name twice; who unpacks it gets the last
+                work.notes.setdefault("", []).append(f"there are two files {path}; the last was used")
+            files[path] = data
+        _arrange(work, files)
     except Unreadable as error:
         work.problem = str(error)
     except OSError as error:
@@ -202,14 +211,13 @@ def _walk(folder: Path, limits: Limits, work: Work) -> Iterator[tuple[PurePosixP
         for name in sorted(files):
             path = Path(here) / name
             inside = PurePosixPath(*(readable(part) for part in path.relative_to(folder).parts))
-            if path.is_symlink():
-                work.notes.setdefault("", []).append(f"{inside} is a link, which was not followed")
-                continue
-            if not path.is_file():
-                continue
             if not name.startswith(".") and len(work.seen) < 50:
                 work.seen.append(str(inside))
-            if name.lower().endswith(".py"):
+            if path.is_symlink() or not path.is_file():
+                kind = "a link, which was not followed" if path.is_symlink() else "no file"
+                work.notes.setdefault("", []).append(f"{inside} is {kind}")
+                continue
+            if _is_python(name) or lab_of(name):
                 if path.stat().st_size > limits.unpacked_mb * 1_000_000:
                     raise Unreadable(f"unpacks to more than {limits.unpacked_mb} MB.")
                 yield inside, path.read_bytes()
@@ -222,12 +230,16 @@ def _walk(folder: Path, limits: Limits, work: Work) -> Iterator[tuple[PurePosixP
 def _archive(source: Path | bytes, name: str, at: PurePosixPath, limits: Limits, work: Work, depth: int):
     """The Python files of an archive, and of archives in it."""
 
-    def wanted(path: PurePosixPath, size: int) -> bool:
+    def wanted(path: PurePosixPath, is_file: bool) -> bool:
         if any(_skipped(part) for part in path.parts[:-1]) or path.name.startswith("._"):
             return False
         if len(work.seen) < 50 and path.name:
             work.seen.append(str(at / path))
-        return path.name.lower().endswith(".py") or _opens(path.name)
+        if not is_file:
+            work.notes.setdefault("", []).append(f"{at / path} is a link, which was not followed")
+        elif path.name.lower().endswith(UNOPENED) and not _opens(path.name):
+            work.notes.setdefault("", []).append(f"{at / path} was not opened")
+        return is_file and (_is_python(path.name) or _opens(path.name) or lab_of(path.name) is not None)
 
     for path, data in members(source, name, limits, wanted):
         if not _opens(path.name):
@@ -250,6 +262,10 @@ def _arrange(work: Work, files: dict[PurePosixPath, bytes]) -> None:
         lab = lab_of(path.name)
         if lab is not None:
             candidates.setdefault(lab, []).append(path)
+    for path, data in files.items():
+        lab = None if lab_of(path.name) else _lab_inside(data)
+        if lab is not None and not any(lab_of(p.name) == lab for p in files):
+            candidates.setdefault(lab, []).append(path)
     for lab, paths in candidates.items():
         name = f"{LABS[lab].notebook}.py"
         # The plain name first, then the shallowest; of copies that a browser numbered, the last.
@@ -263,6 +279,16 @@ def _arrange(work: Work, files: dict[PurePosixPath, bytes]) -> None:
             work.notes.setdefault(lab, []).append(f"{best} was taken for {name}")
         for path, data in files.items():
             _beside(work, best.parent, path, data)
+
+
+def _lab_inside(data: bytes) -> str | None:
+    """The lab of a notebook that has lost its name: the one most of whose functions it defines."""
+    if b"marimo.App(" not in data:
+        return None
+    names = set(re.findall(rb"^(?:async )?(?:def|class) (\w+)", data, re.M))
+    found = {lab: sum(name.encode() in names for name in one.exercises) for lab, one in LABS.items()}
+    best = max(found, key=lambda lab: found[lab])
+    return best if found[best] else None
 
 
 def _numbers(stem: str) -> list[int]:

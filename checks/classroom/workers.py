@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
@@ -31,6 +32,7 @@ from checks.classroom.wire import receive, send
 __all__ = ["Stopped", "grade_class", "grade_submission", "stop"]
 
 TRIES = 2
+SILENCE = 120  # seconds without a sign of life from a nursery, which gives one every five
 NURSERY = ("-m", "checks.classroom.nursery")
 START_SECONDS = 600  # for a nursery to import torch, on a machine that is busy
 
@@ -87,16 +89,22 @@ class _Nursery:
 
     def ask(self, request: dict[str, Any], seconds: float) -> Iterator[dict[str, Any]]:
         """Send one submission; its labs' answers, one after the other."""
-        self._channel.settimeout(seconds)
+        self._channel.settimeout(SILENCE)
+        deadline = time.monotonic() + seconds
         try:
             send(self._channel, request)
-            for _ in request["labs"]:
+            left = len(request["labs"])
+            while left:
                 answer = receive(self._channel)
                 if answer is None:
-                    raise _Died(f"a worker ended: {self.said()}")
-                yield answer
-        except (OSError, ValueError) as error:
-            raise _Died(f"a worker does not answer: {error}") from None
+                    raise _Died(f"its process ended: {self.said()}")
+                if time.monotonic() > deadline:
+                    raise _Died("it takes far too long")
+                if "alive" not in answer:
+                    left -= 1
+                    yield answer
+        except (OSError, ValueError):
+            raise _Died(f"its process has not been heard of for {SILENCE} s") from None
 
     def close(self) -> None:
         """End the process and everything below it: it ends its children when its socket closes."""
@@ -180,7 +188,9 @@ def grade_submission(
             if set(answers) != set(there) and not (answers and answers.get(open_labs[0])):
                 failures.append(str(error))
             if len(failures) >= TRIES:
-                raise RuntimeError(failures[-1]) from None
+                raise RuntimeError(
+                    f"{failures[-1]}. That was so {TRIES} times, so it may be the submission's doing"
+                ) from None
     rows, log = [], {"sandbox": kind, "host": socket.gethostname(), "labs": {}}
     for lab in labs:
         these, log["labs"][lab] = rows_of_lab(work, lab, expected[lab], answers.get(lab))
@@ -272,4 +282,5 @@ def _outcome(future: Future, name: str) -> Graded:
     except (Stopped, CancelledError):
         raise Stopped from None
     except Exception as error:  # the worker, not the submission, is broken; its neighbours go on
-        return lost(name, f"was not graded, because its worker failed: {type(error).__name__}: {error}")
+        kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
+        return lost(name, f"was not graded, because its worker failed: {kind}{error}.")

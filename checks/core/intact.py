@@ -2,13 +2,11 @@
 
 An answer runs in the grader's own process, so it can write `compare.difference = …`, `builtins.abs = …`, or another
 reference into an exercise. A `Snapshot` taken before the call holds what our modules, their classes, the exercises and
-Python's builtins were made of: functions with their code, modules, and public constants. What is private and no function
+Python's modules that these use were made of: functions with their code, modules, and public constants. What is private and no function
 is state, which a call may change.
 """
 
-import builtins
 import contextlib
-import math
 import operator
 import sys
 import types
@@ -35,13 +33,23 @@ def _ours(name: str | None) -> bool:
     return package in OURS and "tests" not in rooms and not (rooms and rooms[0] in NO_JUDGES)
 
 
-def _owners() -> Iterator[tuple[str, Any]]:
-    """What holds parts of the grader: modules, and classes of ours in them."""
-    yield "builtins", builtins
-    yield "math", math
-    for name, module in list(sys.modules.items()):
-        if _ours(name) and isinstance(module, types.ModuleType):
-            yield name, module
+def _owners(wide: bool) -> Iterator[tuple[str, Any]]:
+    """What holds parts of the grader: our modules, with their classes, and those of Python's that the core uses by name.
+
+    Where it is wide: all of Python's, with their classes.
+    """
+    modules = {name: one for name, one in list(sys.modules.items()) if isinstance(one, types.ModuleType)}
+    ours = {name: one for name, one in modules.items() if _ours(name)}
+    used = {
+        value.__name__ for one in ours.values() for value in vars(one).values() if isinstance(value, types.ModuleType)
+    }
+    pythons = set(modules) if wide else used | {"builtins"}
+    for name, module in modules.items():
+        python = name in pythons and name.partition(".")[0] in sys.stdlib_module_names
+        if not python and name not in ours:
+            continue
+        yield name, module
+        if not python or wide:
             for one in list(vars(module).values()):
                 if isinstance(one, type) and one.__module__ == name:
                     yield f"{name}.{one.__qualname__}", one
@@ -56,22 +64,28 @@ def _is_kept(owner: Any, name: str, value: Any) -> bool:
 
 
 class Snapshot:
-    """The grader at this moment."""
+    """The grader at this moment.
+
+    Args:
+        wide: with all of Python's own library, which takes too long for every call.
+    """
 
     _known: tuple[int, list[tuple[str, Any]]] = (0, [])
 
-    def __init__(self) -> None:
+    def __init__(self, wide: bool = False) -> None:
         from checks.core import exercise
 
         if Snapshot._known[0] != len(sys.modules):
-            Snapshot._known = (len(sys.modules), list(_owners()))
+            Snapshot._known = (len(sys.modules), list(_owners(False)))
         self._tables = [
             (exercise, name, table, dict(table))
             for name in ("_REGISTRY", "_PARTS")
             for table in [getattr(exercise, name)]
         ]
         self._fields = [(made, dict(vars(made))) for made in exercise._REGISTRY.values()]
-        self._owners = [(name, owner, dict(vars(owner))) for name, owner in Snapshot._known[1]]
+        self._owners = [
+            (name, owner, dict(vars(owner))) for name, owner in (_owners(True) if wide else Snapshot._known[1])
+        ]
         self._code = {
             id(value): (value, value.__code__, value.__defaults__)
             for name, _, values in self._owners

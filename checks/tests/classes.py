@@ -143,6 +143,13 @@ NATURAL: dict[str, Kind] = {
     "M\udcfcller": ({NAME: S}, good),
     "a new\nline": ({NAME: S}, good),
     "=1+1": ({NAME: S}, good),
+    "without a mark": ({NAME: TINY.encode("utf-16-be")}, good),
+    "01-bilinear.py.txt": (S, good_flagged("was taken for")),
+    "hyphen": ({"01-bilinear.py": S}, good_flagged("01-bilinear.py was taken for 01_bilinear.py")),
+    "hidden ending": ({"01_bilinear.py.txt": S}, good_flagged("01_bilinear.py.txt was taken for")),
+    "a name of its own": ({"my homework.py": S, "solutions/lab01.py": b"def to_pixels(location, size): pass"}, good_flagged("my homework.py was taken for")),
+    "a tar file.zip": (tar_of({NAME: S}, "w:gz"), good),
+    "a program before it.zip": (b"MZ" + b"\0" * 3000 + zip_of({NAME: S}), good),
     "two copies": ({NAME: S, f"old/{NAME}": blank_text("01").encode()}, good_flagged("was graded, not old/01_bilinear.py")),
     "blank": ({NAME: blank_text("01").encode()}, every("todo")),
     "wrong": ({NAME: WRONG.encode()}, first("fail", "without the half pixel")),
@@ -155,6 +162,16 @@ BROKEN: dict[str, Kind] = {
     "notes.txt": (b"not a submission", one("crash", "is no folder, no archive and no Python file")),
     "work.rar": (b"Rar!", one("crash", "is a .rar file, which cannot be opened here")),
     "lab.ipynb": (b"{}", one("crash", "is a .ipynb file")),
+    "a link in it": ({"/": "/etc/passwd"}, first("todo", "01_bilinear.py is a link, which was not followed")),
+    "a pipe in it": ({"|": ""}, first("todo", "01_bilinear.py is no file")),
+    "twice in it.zip": (
+        zip_of({NAME: S, "x": b"", f"./{NAME}": blank_text("01")}),
+        first("todo", "there are two files 01_bilinear.py; the last was used"),
+    ),
+    "a hard space": (
+        {NAME: TINY.replace("location *", "location\u00a0*").encode()},
+        said("crash", "invalid non-printable character U+00A0"),
+    ),
     "broken.zip": (b"this is no zip", one("crash", "is no zip file")),
     "cut off.zip": (zip_of({NAME: S})[:-30], one("crash", "is no zip file")),
     "cut off.tar.gz": (tar_of({NAME: S}, "w:gz")[:150], one("crash", "is no tar file that can be opened")),
@@ -223,6 +240,8 @@ CHEATS: dict[str, str] = {
     "a loan": in_setup("from checks.core import watch\nfrom checks.core.exercise import find").replace(RIGHT, "with watch.lent(find('01.to_pixels').reference): return find('01.to_pixels').reference(location, size)"),
     "hunts traps": in_setup("import gc, types").replace(RIGHT, "t = next(o for o in gc.get_objects() if type(o).__name__ == '_Trap' and o.name == 'solutions.lab01.to_pixels')\n    return types.FunctionType(t.code, t.function.__globals__)(location, size)"),
     "springs a trap": in_setup("import gc").replace(RIGHT, "return next(o for o in gc.get_objects() if type(o).__name__ == '_Trap' and o.name == 'solutions.lab01.to_pixels')((location, size), {})"),
+    "patches how results are written": in_setup("import json\nreal = json.dumps\ndef dumps(o, *a, **k):\n    for e in o.get('exercises', ()): e['status'] = 'pass'\n    return real(o, *a, **k)\njson.dumps = dumps").replace(RIGHT, "json.dumps = dumps\n    return 0.0"),
+    "patches a class of Python's": in_setup("import json\nreal = json.JSONEncoder.encode\njson.JSONEncoder.encode = lambda self, o: real(self, o).replace('fail', 'pass')").replace(RIGHT, "return 0.0"),
     "patches a builtin": in_setup("import builtins\nbuiltins.abs = lambda x: 0.0").replace(RIGHT, "builtins.abs = lambda x: 0.0\n    return 0.0"),
     "patches a constant": in_setup("from checks.core import compare\ncompare.ROUNDINGS = 1e30").replace(RIGHT, "compare.ROUNDINGS = 1e30\n    return 0.0"),
     "patches a method": in_setup("from checks.core import grade as g\ng._Run._judge = lambda self, case, seed, args, outcome: g.Check('x', 'x', 'pass', '')").replace(RIGHT, "return 0.0"),
@@ -240,6 +259,7 @@ TOLD: dict[str, tuple[str, str]] = {
     "by another name": (in_setup("import sys\nlook = getattr(sys, '_get' + 'frame')\nlook(0)"), "it looked at the frames of its caller"),
     "lists objects by another name": (in_setup("import gc\ngetattr(gc, 'get_' + 'objects')()"), "it went through all objects of the process"),
     "puts back what it patched": (in_setup("from checks.core import compare").replace(RIGHT, "setattr(compare, 'diff' + 'erence', lambda *a: None)\n    return location * size - 0.5"), "it replaced checks.core.compare.difference"),
+    "looks into its memory": (in_setup("with open('/proc/self/maps') as file: file.read()"), "it looked into /proc"),
     "calls another host": (in_setup("import socket\ntry: socket.create_connection(('127.0.0.1', 9), timeout=0.1)\nexcept OSError: pass"), "it used the network"),
 }  # fmt: skip
 
@@ -252,6 +272,12 @@ def put(folder: Path, name: str, what: object) -> None:
         return
     path.mkdir()
     for inner, data in what.items():
+        if inner == "/":
+            os.symlink(data, path / NAME)
+            continue
+        if inner == "|":
+            os.mkfifo(path / NAME)
+            continue
         (path / inner).parent.mkdir(parents=True, exist_ok=True)
         (path / inner).write_bytes(data)
         if "1980" in name:

@@ -35,7 +35,7 @@ no_bwrap = pytest.mark.skipif(bool(sandbox._trouble()), reason=f"not run: {sandb
 #: Natural kinds that are graded; the others are opened, and the notebook that comes out is compared.
 UNLIKE = {
     "folder.zip", "a helper beside it", "a helper in the zip.zip", "prints", "M\udcfcller", "a new\nline", "=1+1",
-    "byte order mark", "carriage returns", "UTF-16", "blank", "wrong", "another lab",
+    "byte order mark", "carriage returns", "UTF-16", "without a mark", "blank", "wrong", "another lab",
 }  # fmt: skip
 WRAPPED = {name: kind for name, kind in classes.NATURAL.items() if name not in UNLIKE}
 GRADED = {n: kind for n, kind in (classes.NATURAL | classes.BROKEN | classes.HOSTILE).items() if n not in WRAPPED}
@@ -235,7 +235,8 @@ def test_a_sandbox_that_is_not_there_is_said(monkeypatch):
     [
         ("01_bilinear.py", "01"), ("01_bilinear (1).py", "01"), ("01_bilinear-2.py", "01"), ("1_bilinear.py", "01"),
         ("anna_12_34_10_ship_it.py", "10"), ("10_ship_it copy.py", "10"), ("01_bilinear_notes.py", None), ("bilinear.py", None),
-        ("02_POINTERS.PY", "02"),
+        ("02_POINTERS.PY", "02"), ("01-bilinear.py", "01"), ("01 bilinear.py", "01"), ("10-ship-it.py", "10"),
+        ("01_bilinear.py.txt", "01"), ("01_bilinear.txt", "01"), ("01_bilinear", None), ("101_bilinear.py", None),
     ],
 )  # fmt: skip
 def test_names_of_notebooks(name, number):
@@ -397,7 +398,10 @@ def test_killed_or_interrupted_a_run_goes_on(tmp_path):
 
     def start(*more):
         command = [sys.executable, "-m", "checks.tests.light", *map(str, words), *more]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # As in a terminal: what a shell starts in the background ignores Ctrl-C, and so would all below it.
+        listen = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, **pipes, text=True, preexec_fn=listen)
 
     def begun(run):
         return [child for nursery in children_of(run.pid) for child in children_of(nursery)]
@@ -439,6 +443,20 @@ def test_a_worker_that_is_killed_costs_a_second_try(monkeypatch):
         next(iter(workers._ALIVE))._process.kill()
         rows = future.result().rows
         workers.stop()
+    assert {row["status"] for row in rows} == {"todo"}
+
+
+def test_a_worker_that_is_silent_is_replaced(monkeypatch):
+    """A submission may stop the process that grades it, where no sandbox keeps it from that."""
+    monkeypatch.setattr(workers, "NURSERY", LIGHT)
+    monkeypatch.setattr(workers, "SILENCE", 2 * PATIENCE)
+    workers.stop()
+    workers._STOP.clear()
+    stops = b"import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\n"
+    with pytest.raises(RuntimeError, match="has not been heard of for .* it may be the submission's doing"):
+        grade_submission(Work("anna", {"01": stops}), ["01"], Limits(), "none")
+    rows = grade_submission(Work("ben", {"01": b""}), ["01"], Limits(), "none").rows
+    workers.stop()
     assert {row["status"] for row in rows} == {"todo"}
 
 
