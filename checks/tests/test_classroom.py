@@ -449,7 +449,7 @@ def test_a_worker_that_is_killed_costs_a_second_try(monkeypatch):
 def test_a_worker_that_is_silent_is_replaced(monkeypatch):
     """A submission may stop the process that grades it, where no sandbox keeps it from that."""
     monkeypatch.setattr(workers, "NURSERY", LIGHT)
-    monkeypatch.setattr(workers, "SILENCE", 2 * PATIENCE)
+    monkeypatch.setattr(workers, "SILENCE", PATIENCE)
     workers.stop()
     workers._STOP.clear()
     stops = b"import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\n"
