@@ -17,6 +17,9 @@ __all__ = ["Snapshot", "changed"]
 
 OURS = ("checks", "msda_core", "solutions")
 NO_JUDGES = ("bench", "classroom", "figures", "integrations", "ship", "show")  # rooms in which nothing is judged
+PLUGGED = (
+    "msda_core.device.is_guarded",
+)  # what a module of ours puts in place when it is first imported, maybe by a call
 CONSTANTS = (bool, int, float, str, tuple, frozenset)
 MEMBERS = (types.FunctionType, classmethod, staticmethod, property)
 #: What was put back since the process began, by name: for whoever grades strangers.
@@ -55,7 +58,9 @@ def _owners(wide: bool) -> Iterator[tuple[str, Any]]:
                     yield f"{name}.{one.__qualname__}", one
 
 
-def _is_kept(owner: Any, name: str, value: Any) -> bool:
+def _is_kept(where: str, owner: Any, name: str, value: Any) -> bool:
+    if f"{where}.{name}" in PLUGGED:
+        return False
     if isinstance(owner, type):
         return isinstance(value, MEMBERS)
     if callable(value) or isinstance(value, types.ModuleType):
@@ -98,10 +103,10 @@ class Snapshot:
         """Put back what has changed since, and note its name."""
         for where, owner, before in self._owners:
             now = vars(owner)
-            if len(now) == len(before) and all(map(operator.is_, now.values(), before.values())):
+            if len(now) == len(before) and all(map(operator.is_, list(now.values()), before.values())):
                 continue
             for name, value in before.items():
-                if now.get(name) is not value and _is_kept(owner, name, value):
+                if now.get(name) is not value and _is_kept(where, owner, name, value):
                     with contextlib.suppress(AttributeError, TypeError):
                         setattr(owner, name, value)
                     _CHANGED[f"{where}.{name}"] = None

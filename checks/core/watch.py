@@ -130,6 +130,8 @@ def _kernel_of_the_key(kernel: Any, seen: set[int] | None = None) -> str:
 
 # ---------------------------------------------------------------------------------------------------- whose a frame is
 
+#: torch calls these itself while an answer computes, where the grader counts what it calls.
+FOR_TORCH = ("__torch_function__", "__torch_dispatch__")
 _DOORS: set[int] = set()
 _KEPT: list[types.CodeType] = []  # the code of doors: an id is used again when its owner is gone
 LEARNER, LIBRARY, IMPORT = "learner", "library", "import"
@@ -277,7 +279,8 @@ def _search(thing: Any, seen: set[int]) -> None:
             continue
         seen.add(id(one))
         if isinstance(one, types.FunctionType):
-            if id(one) not in _TRAPS and is_key(home_of(one)) and id(one.__code__) not in _DOORS:
+            allowed = id(one.__code__) in _DOORS or one.__name__ in FOR_TORCH
+            if id(one) not in _TRAPS and is_key(home_of(one)) and not allowed:
                 _TRAPS[id(one)] = _Trap(one)
             for cell in one.__closure__ or ():
                 with contextlib.suppress(ValueError):  # empty
