@@ -23,11 +23,12 @@ SIGNS = {
     "not_run": ("–", "not run", "#5b6472", "#a8b1bf"),
 }
 STYLE = (
-    "body{margin:1.5rem auto;max-width:80rem;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif;color-scheme:light dark}"
+    "body{margin:1.5rem auto;max-width:80rem;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}"
+    ":root{color-scheme:light dark}li,p,h3{overflow-wrap:anywhere}"
     "h2{margin-top:2em}table{border-collapse:collapse}.wide{overflow-x:auto}td,th{padding:.2em .55em;text-align:left;"
     "border-bottom:1px solid #8883;vertical-align:top}thead th{vertical-align:bottom}thead .turn{writing-mode:sideways-lr;"
     "font-weight:500;font-size:.85rem;white-space:nowrap;padding:.4em .1em}td.s{text-align:center;font-weight:700}"
-    "tbody th{font-weight:500;white-space:nowrap}"
+    "tbody th{font-weight:500;min-width:8rem;max-width:16rem;overflow-wrap:anywhere}"
     "pre{background:#8881;padding:.6em .9em;overflow-x:auto;font:.85rem/1.4 ui-monospace,monospace}"
     ".bar{display:inline-block;height:.7em;background:currentColor;opacity:.55;vertical-align:baseline}"
     "small{opacity:.75}summary{cursor:pointer}"
@@ -164,9 +165,9 @@ def _time(graded: Mapping[str, Sequence[Mapping]], entries: Mapping) -> str:
         for lab, times in sorted(spent.items())
     )
     return (
-        "<h2>Where the time went</h2><p>Processor time of grading, one lab of one submission.</p><table><thead><tr>"
+        '<h2>Where the time went</h2><p>Processor time of grading, one lab of one submission.</p><div class="wide"><table><thead><tr>'
         '<th scope="col">lab</th><th scope="col">in all</th><th scope="col">median</th><th scope="col">longest</th>'
-        f"<th></th></tr></thead><tbody>{body}</tbody></table>"
+        f"<th></th></tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
