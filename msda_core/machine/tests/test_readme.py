@@ -71,3 +71,16 @@ def test_commands_print_what_the_page_says(console, run, folder, monkeypatch):
         printed = run(command)
         for line in expected:
             assert line in printed, f"{command} printed:\n{printed}"
+
+
+def test_a_change_that_doubles_the_sectors_of_a_line_fails_the_step_of_ci(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    files = dict(FILES)
+    (step,) = re.findall(r"- run: python -m msda_core.machine (.*)", PAGE)
+    changed = files["scale.py"].replace("device=x.device", "device=x.device, dtype=x.dtype")
+    changed = changed.replace('device="cuda")', 'device="cuda", dtype=torch.float64)')
+    (tmp_path / "budget.json").write_text(files["budget.json"])
+    for source, status in ((files["scale.py"], 0), (changed, 1)):
+        (tmp_path / "scale.py").write_text(source)
+        assert cli.main(shlex.split(step)) == status
+    assert "load_sectors is 1,024, above its budget of 600. Most of it is line 11" in capsys.readouterr().err
