@@ -469,7 +469,7 @@ def row_sum_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
     """out[r] = x[r, 0] + … + x[r, N - 1], in float32. One program: a row, block by block.
 
     Args:
-        x_ptr: (R, N), float32 or float16; its rows are stride_row elements apart.
+        x_ptr: (R, N), float32 or float16; its rows are stride_row elements apart: the last may begin past 2^31.
         out_ptr: (R,), float32.
     """
     tl.static_assert(False, "04.row_sum_kernel")

@@ -132,10 +132,10 @@ def row_sum_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
     """out[r] = x[r, 0] + … + x[r, N - 1], in float32. One program: a row, block by block.
 
     Args:
-        x_ptr: (R, N), float32 or float16; its rows are stride_row elements apart.
+        x_ptr: (R, N), float32 or float16; its rows are stride_row elements apart: the last may begin past 2^31.
         out_ptr: (R,), float32.
     """
-    row = tl.program_id(0)  # @row
+    row = tl.program_id(0).to(tl.int64)  # @row
     acc = tl.zeros([BLOCK], tl.float32)  # @acc
     for start in range(0, N, BLOCK):  # @each_start
         offs = start + tl.arange(0, BLOCK)  # @offs

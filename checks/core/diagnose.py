@@ -115,16 +115,23 @@ class Diagnosis:
         shown = next((one for one in self.failing if one.state == state), None)
         if shown is None:
             return Finding()
-        differs = self._differs(shown)
         if not all(one.comparable for one in self.failing):
-            return Finding(differs=differs)
+            return Finding(differs=self._differs(shown))
         slip = provided("kernels").slip(self._answer) if self._exercise.guarded else None
         if slip is not None:
             return Finding(slip)
         mistake = self._cause() or self._two_at_once()
         if mistake:
             return Finding(mistake)
-        return Finding(None, *self._lead(shown), differs)
+        return Finding(None, *self._lead(shown), self._differs(shown))
+
+    def settled(self, mistake: Mistake) -> bool:
+        """Whether what this mistake has done so far tells it from every other: what is left to run can add nothing."""
+        alone = {one.name for one in self.failing}
+        if not alone or mistake.only or any({one.only} == alone for one in self._exercise.mistakes):
+            return False
+        others = (one for one in self._exercise.mistakes if one is not mistake and not one.only)
+        return not any(all(self._agrees(one, True, seen) for seen in self.seen) for one in others)
 
     # --- recognising ----------------------------------------------------------------------------------------------
 
@@ -208,14 +215,20 @@ class Diagnosis:
             return True
         return outcome.changed == other.changed and compare.same(outcome.value, other.value)
 
-    def _outcome(self, mistake: Mistake, seen: Seen) -> Outcome:
-        whose = (id(mistake), id(seen.item))
+    def recall(self, mistake: Mistake, item: Any, seed: int) -> Outcome | None:
+        """What a mistake did in a check, if it ran there."""
         for known in (_KNOWN, self._behaviour):
-            for key in ((*whose, None), (*whose, seen.seed)):
-                if key in known:
-                    return known[key][0]
-        draw = Draw(seen.seed)
-        return self._remember(mistake, seen.item, draw, self._observe(mistake, seen.item, draw))[0]
+            for kept in (None, seed):
+                if (id(mistake), id(item), kept) in known:
+                    return known[id(mistake), id(item), kept][0]
+        return None
+
+    def _outcome(self, mistake: Mistake, seen: Seen) -> Outcome:
+        found = self.recall(mistake, seen.item, seen.seed)
+        if found is None:
+            draw = Draw(seen.seed)
+            found = self._remember(mistake, seen.item, draw, self._observe(mistake, seen.item, draw))[0]
+        return found
 
     @staticmethod
     def _stopped(outcome: Outcome) -> bool:

@@ -50,7 +50,7 @@ def left_of_the_image(draw: Draw):
 
 def _image(draw: Draw, H=None, W=None, D=None):
     H = draw.integer(3, 6) if H is None else H
-    return draw.normal(H, W or H + draw.integer(1, 3), D or draw.integer(2, 5)) + 2
+    return draw.normal(H, W or H + draw.integer(1, 3), D or draw.integer(2, H - 1)) + 2
 
 
 def at_a_pixel(draw: Draw):
@@ -117,7 +117,7 @@ def three_levels(draw: Draw):
 
 def several_heads(draw: Draw):
     """each head reads its own channels, and heads stay together in the output"""
-    return _msda_inputs(draw, M=3, D=2)
+    return _msda_inputs(draw, M=3, D=2, K=4)
 
 
 def two_images(draw: Draw):
@@ -137,11 +137,11 @@ def double_precision(draw: Draw):
     return value.double(), shapes, locations.double(), weights.double()
 
 
-def _convention(align_corners: bool, padding_mode: str, what: str, near: bool = False, far: bool = False):
+def _convention(align_corners: bool, padding_mode: str, what: str, near: bool = False, far: bool = False, dtype=torch.float32):
     def case(draw: Draw):
         sign = 1 if draw.integer(0, 1) else -1
         u = draw.number(1.02, 1.08) if near else draw.number(1.1, 1.9) + 6 * far
-        return _image(draw), u * sign, draw.number(-0.9, 0.9), align_corners, padding_mode
+        return _image(draw).to(dtype), u * sign, draw.number(-0.9, 0.9), align_corners, padding_mode
 
     where = "centres" if align_corners else "edges"
     case.__name__ = f"{padding_mode}_{where}{'_near' if near else '_far' if far else ''}"

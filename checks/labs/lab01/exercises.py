@@ -1,5 +1,7 @@
 """Lab 01, Reading between pixels: its exercises."""
 
+import torch
+
 from checks.core.exercise import exercise
 from checks.labs.lab01 import wrong
 from checks.labs.lab01.cases import (
@@ -113,7 +115,7 @@ exercise(
         _convention(False, "reflection", "a mirror at the edge"),
         _convention(False, "reflection", "mirrors at both edges, to and fro", far=True),
         _convention(True, "zeros", "the border fades", near=True),
-        _convention(True, "border", "the nearest pixel"),
+        _convention(True, "border", "the nearest pixel, in the image's dtype", dtype=torch.float64),
         _convention(True, "reflection", "a mirror at the centre of the last pixel"),
     ],
     axes=["channel"],

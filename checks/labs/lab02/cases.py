@@ -226,7 +226,7 @@ def channels_outermost(draw: Draw):
 
 def in_double_precision(draw: Draw):
     """in float64 the result is float64, and as exact"""
-    memory, *sizes, locations, weights = _flat_inputs(draw, K=2, M=3, shapes=((3, 5), (2, 7)), spread=-0.2)
+    memory, *sizes, locations, weights = _flat_inputs(draw, K=4, M=3, shapes=((3, 5), (2, 7)), spread=-0.2)
     return memory.double(), *sizes, locations.double(), weights.double()
 
 

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from checks.core.watch import door
 from checks.core.exercise import Draw, Failed, NotRun, Property
 from checks.labs.lab04.truth import POINTS_Q
 
+SECTOR = 32  # bytes that are moved at once
 LIMIT = 10.0  # seconds one call may take: a loop without an end, not a slow interpreter
 
 
@@ -23,7 +25,8 @@ def _power_of_two(n: int) -> int:
 
 
 def _own_share(invoke: Callable, arguments: Callable[[Draw], tuple], mine: str, at_once: int = 1) -> Property:
-    """Every program of a launch stores something, no two store the same element, and accesses are as wide as a block.
+    """Every program of a launch stores something, no two store the same element, accesses are as wide as a block, and
+    what one store writes lies side by side.
 
     Args:
         invoke, arguments: the launch: blocks that are full.
@@ -37,11 +40,20 @@ def _own_share(invoke: Callable, arguments: Callable[[Draw], tuple], mine: str, 
         storing: dict[int, tuple] = {}
         twice: list[str] = []
         lanes, launches = [0], []
+        scattered: list[str] = []
 
         def see(access):
             lanes[0] = max(lanes[0], access.addresses.size)
             if access.kind != "store" or access.argument is None:
                 return
+            touched = len(np.unique(access.addresses[access.mask] // SECTOR))
+            enough = -(-int(access.mask.sum()) * access.itemsize // SECTOR)
+            if touched > 2 * enough and not scattered:
+                scattered.append(
+                    f"a store of program {_short(access.program)} touches {touched} sectors of {SECTOR} bytes, where {enough} "
+                    "would hold what it writes. The result is right, and most of each sector is moved for nothing: let "
+                    "neighbouring lanes have neighbouring elements."
+                )
             for address in access.addresses[access.mask].tolist():
                 first = storing.setdefault(address, access.program)
                 if first != access.program and not twice:
@@ -68,6 +80,8 @@ def _own_share(invoke: Callable, arguments: Callable[[Draw], tuple], mine: str, 
         if (lanes[0] > tile and lanes[0] != at_once * tile) or (len(sizes) == 1 and lanes[0] not in sizes.values()):
             given = " and ".join(f"{name} is {size}" for name, size in sizes.items())
             raise Failed(f"an access has {lanes[0]} lanes, and {given}.", key="lanes")
+        if scattered:
+            raise Failed(f"{scattered[0]} {mine}", key="scattered")
 
     return Property("own_share", "each program does its own share, many lanes at a time", check)
 
@@ -167,12 +181,12 @@ def transposed_input(draw: Draw):
 
 def every_other_column(draw: Draw):
     """x may skip: its columns are then two elements apart"""
-    return draw.normal(5, 22)[:, ::2], 0, False
+    return draw.normal(3, 22)[:, ::2], 0, False
 
 
 def gap_after_each_row(draw: Draw):
     """out may have a gap after each row, and the gap is left alone"""
-    return draw.normal(6, 10), draw.integer(2, 5), False
+    return draw.normal(6, 7), draw.integer(2, 5), False
 
 
 def downwards_output(draw: Draw):
@@ -193,7 +207,7 @@ def tile_of_another_size(draw: Draw):
 # --- gather_rows_kernel ---------------------------------------------------------------------------------------------
 
 ROWS_N = 4
-FAR_STRIDE = 2**30 + 7  # bytes: row 2 of a table of bytes lies past 2^31
+FAR_STRIDE = 2**30 + 7  # elements: row 2 begins past 2^31, row 4 past 2^32
 
 
 def _gather(kernel, table: Tensor, index: Tensor, block: int = ROWS_N) -> Tensor:
@@ -224,12 +238,12 @@ def ragged_index(draw: Draw):
 def ragged_width(draw: Draw):
     """D need not be a power of two"""
     D = draw.integer(5, 7)
-    return draw.normal(6, D), _index(draw, 2 * ROWS_N, 6)
+    return draw.normal(6, D), _index(draw, ROWS_N - 1, 6)
 
 
 def table_with_gaps(draw: Draw):
     """the table's rows may have gaps between them"""
-    return draw.normal(6, 11)[:, :5], _index(draw, 2 * ROWS_N, 6)
+    return draw.normal(6, 11, dtype=torch.float16)[:, :5], _index(draw, 2 * ROWS_N, 6)
 
 
 def blocks_of_another_size(draw: Draw):
@@ -238,15 +252,25 @@ def blocks_of_another_size(draw: Draw):
     return draw.normal(6, draw.integer(11, 13)), _index(draw, N, 6), 2 * ROWS_N
 
 
-def _far_rows(kernel, draw: Draw) -> str:
-    """Three rows of bytes, the last more than 2^31 elements after the first. Only the touched pages are really there."""
-    D, index = 6, torch.tensor([2, 0, 1, 2, 1], dtype=torch.int32)
+def _far_table(draw: Draw, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Rows of small whole numbers, 2^30 elements apart. Only the touched pages are really there.
+
+    Raises:
+        NotRun: the address space is not to be had.
+    """
+    size = ((rows - 1) * FAR_STRIDE + columns) * dtype.itemsize
     try:
-        storage = torch.UntypedStorage(2 * FAR_STRIDE + D)
-        table = torch.empty(0, dtype=torch.int8).set_(storage, 0, (3, D), (FAR_STRIDE, 1))
-        table.copy_(draw.integers(3, D, low=-100, high=100, dtype=torch.int8))
+        storage = torch.UntypedStorage(size)
+        table = torch.empty(0, dtype=dtype).set_(storage, 0, (rows, columns), (FAR_STRIDE, 1))
+        return table.copy_(draw.integers(rows, columns, low=-100, high=100, dtype=dtype))
     except (RuntimeError, MemoryError) as error:
-        raise NotRun(f"needs 2 GiB of address space, which is not to be had: {error}") from None
+        raise NotRun(f"needs {size >> 30} GiB of address space, which are not to be had: {error}") from None
+
+
+def _far_rows(kernel, draw: Draw) -> str:
+    """Five rows of bytes: the third lies past 2^31, and the last past 2^32."""
+    index = torch.tensor([4, 0, 2, 1, 3, 2], dtype=torch.int32)
+    table = _far_table(draw, 5, 6, torch.int8)
     got, expected = _gather(kernel, table, index), table[index.long()]
     if not torch.equal(got, expected):
         n, d = (int(i) for i in (got != expected).nonzero()[0])
@@ -255,7 +279,21 @@ def _far_rows(kernel, draw: Draw) -> str:
             f"from table row {int(index[n])} at element {int(index[n]) * FAR_STRIDE:,}.",
             key=("far rows", tuple(got.flatten().tolist())),
         )
-    return f"element {2 * FAR_STRIDE:,} was read from the right place."
+    return f"element {4 * FAR_STRIDE:,} was read from the right place."
+
+
+def _far_sums(kernel, draw: Draw) -> str:
+    """Five rows of float16: the third lies past 2^31, and the last past 2^32."""
+    x = _far_table(draw, 5, SUM_BLOCK + 5, torch.float16)
+    got, expected = _row_sum(kernel, x), x.float().sum(1)
+    if not torch.equal(got, expected):
+        row = int((got != expected).nonzero()[0])
+        raise Failed(
+            f"yours {got[row].item():g}, expected {expected[row].item():g} for row {row}, which begins at element "
+            f"{row * FAR_STRIDE:,}.",
+            key=("far rows", tuple(got.tolist())),
+        )
+    return f"the row at element {4 * FAR_STRIDE:,} was added up."
 
 
 def _bilinear(kernel, image: Tensor, locations: Tensor, block: int = POINTS_Q) -> Tensor:
@@ -301,7 +339,7 @@ def outside(draw: Draw):
     """a point that touches no pixel is zero"""
     H, W = 3, 6
     pixels = [(draw.number(-9, -1.5), 1.3), (2.2, draw.number(3.5, 9)), (draw.number(7, 12), -4.0), (2.0, -1.5)]
-    return draw.normal(H, W, 4), _at(pixels * 4, H, W)
+    return draw.normal(H, W, 4), _at(pixels * 3, H, W)
 
 
 def ragged_points_and_channels(draw: Draw):

@@ -13,6 +13,7 @@ from checks.labs.lab04.cases import (
     _bilinear,
     _copy2d,
     _far_rows,
+    _far_sums,
     _gather,
     _index,
     _own_share,
@@ -62,6 +63,8 @@ from checks.labs.lab04.cases import (
     whole_tiles,
 )
 from checks.labs.lab04.truth import _copied, _sampled, _sums
+
+FAR_ROWS = "a row may lie more than 2^32 elements from the first: 32 bits cannot count so far"
 
 exercise(
     "04.add_kernel",
@@ -134,9 +137,7 @@ exercise(
         _own_share(
             _gather, lambda draw: (draw.normal(9, 8), _index(draw, 2 * ROWS_N, 9)), "Which rows of out are program 1's?"
         ),
-        Property(
-            "far_rows", "a row may lie more than 2^31 elements from the first: 32 bits cannot count so far", _far_rows
-        ),
+        Property("far_rows", FAR_ROWS, _far_rows),
     ],
     invoke=_gather,
     guarded=True,
@@ -195,7 +196,8 @@ exercise(
         short_blocks_a_row,
     ],
     properties=[
-        _own_share(_row_sum, lambda draw: (draw.normal(2, SUM_BLOCK), SUM_BLOCK // 2), "Which row is program 1's?")
+        _own_share(_row_sum, lambda draw: (draw.normal(2, SUM_BLOCK), SUM_BLOCK // 2), "Which row is program 1's?"),
+        Property("far_rows", FAR_ROWS, _far_sums),
     ],
     invoke=_row_sum,
     guarded=True,
@@ -207,8 +209,9 @@ exercise(
         "the last?",
         "Each lane keeps a sum of its own while the block walks along the row. At the end the lanes are added to each other. "
         "A lane without an element adds the number that changes nothing.",
-        "`acc = tl.zeros([BLOCK], tl.float32)`, `for start in range(0, N, BLOCK)`, a masked load with `other=0.0`, "
-        "`.to(tl.float32)`, and at the end `tl.sum(acc, axis=0)`: one number, one store.",
+        "The row's number, widened with `.to(tl.int64)` before it meets the stride. `acc = tl.zeros([BLOCK], tl.float32)`, "
+        "`for start in range(0, N, BLOCK)`, a masked load with `other=0.0`, `.to(tl.float32)`, and at the end "
+        "`tl.sum(acc, axis=0)`: one number, one store.",
     ],
 )
 

@@ -28,6 +28,12 @@ ADD_KERNEL: list[Mistake] = [
         BLOCK_GIVEN,
     ),
     Mistake(
+        "when the lanes of a program lie as far apart as there are programs",
+        {"offs": "offs = tl.program_id(0) + tl.num_programs(0) * tl.arange(0, BLOCK)"},
+        "Every element is added once, and every lane needs a sector of its own. Which elements should lie side by side in one "
+        "access?",
+    ),
+    Mistake(
         "when the pointer of x counts bytes",
         {"x": "x = tl.load(x_ptr + 4 * offs, mask=mask)"},
         "A pointer knows the size of its elements: pointer plus one is the next element, not the next byte.",
@@ -414,6 +420,11 @@ GATHER_ROWS_KERNEL: list[Mistake] = [
         "The rows of out lie one after another: past column D - 1 begins the next row.",
     ),
     Mistake(
+        "when the row offset is computed in 32 bits without a sign",
+        {"row": "row = tl.load(index_ptr + offs_n, mask=mask_n, other=0).to(tl.uint32)"},
+        "Without a sign 32 bits count to 2^32. Rows may lie further apart than that, too.",
+    ),
+    Mistake(
         "when the row offset is computed in 32 bits",
         {"row": "row = tl.load(index_ptr + offs_n, mask=mask_n, other=0)"},
         "An int32 index times an int32 stride is an int32, and past 2^31 it wraps round to a negative number. Lab 2 "
@@ -736,6 +747,12 @@ ROW_SUM_KERNEL: list[Mistake] = [
         "when each block replaces the sum so far",
         {"acc_2": "acc = x.to(tl.float32)"},
         "Only the last block is left. Is something set where it should be added to?",
+    ),
+    Mistake(
+        "when the row offset is computed in 32 bits",
+        {"row": "row = tl.program_id(0)"},
+        "A program id is an int32, and so is its product with an int32 stride: past 2^31 it wraps round. Lab 2 counted when "
+        "that happens.",
     ),
     Mistake(
         "when every program adds up the first row",

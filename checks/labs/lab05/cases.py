@@ -155,7 +155,7 @@ def _traffic(kernel, draw: Draw, prepared) -> str:
 
 def a_whole_call(draw: Draw):
     """the whole operator: batch, heads, levels and points"""
-    return msda_call(draw, SHAPES[:2], B=2, Q=7, M=3, K=2)
+    return msda_call(draw, SHAPES[:2], B=2, Q=7, M=3, K=4)
 
 
 def any_number_of_queries(draw: Draw):
@@ -231,12 +231,12 @@ def _logits(draw: Draw, shapes, least: float, most: float, **sizes):
 
 def one_level_of_logits(draw: Draw):
     """the weights of a query's points add up to one"""
-    return _logits(draw, [(4, 6)], -2, 2, M=2, K=4)
+    return _logits(draw, [(4, 6)], -2, 2, B=2, Q=5, K=4)
 
 
 def all_levels_share_one_softmax(draw: Draw):
     """one softmax over the points of all levels together"""
-    return _logits(draw, SHAPES, -2, 2, M=2, K=3)
+    return _logits(draw, SHAPES, -2, 2, M=2, D=4, K=4)
 
 
 def large_logits(draw: Draw):

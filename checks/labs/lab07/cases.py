@@ -1,5 +1,6 @@
 """Lab 07, The other direction: the inputs that tell right from wrong, and the properties that must hold."""
 
+import itertools
 import math
 import time
 from functools import cache
@@ -72,6 +73,23 @@ def across_a_kink(draw: Draw):
 def a_cubic(draw: Draw):
     """the step is the one that was asked for"""
     return _bowl(*_counts(draw, 2), power=3), _sixteenths(draw, 2), 2.0 ** -draw.integer(1, 2)
+
+
+def _lends_x(answer, draw: Draw) -> None:
+    """That whoever else holds x, fn among them, finds it as it was at every call."""
+    x = _sixteenths(draw, 3)
+    given = x.clone()
+
+    def fn(moved: Tensor) -> Tensor:
+        if not torch.equal(x, given):
+            raise Failed(
+                "while fn runs, the caller's x is not what it was: it was stepped itself, and put back later. Who else holds "
+                "it sees that, and in most numbers x + eps - eps is not x. Step a copy.",
+                key="steps x",
+            )
+        return moved.square().sum()
+
+    answer(fn, x, 2.0**-4)
 
 
 # --- choose_eps -----------------------------------------------------------------------------------------------------
@@ -172,7 +190,7 @@ def several_points(draw: Draw):
 
 def several_levels(draw: Draw):
     """each level has its own pixels and its own size"""
-    return _inputs(draw, shapes=((2, 5), (4, 3), (3, 7)), Q=1, K=2)
+    return _inputs(draw, shapes=((2, 5), (4, 3), (3, 7)), Q=1, K=4)
 
 
 def several_heads(draw: Draw):
@@ -260,17 +278,16 @@ def the_same_cell(draw: Draw):
 def _around(draw: Draw, offsets, shapes=((3, 7), (5, 4)), whole=None, other=None, axis=None, dtype=torch.float64):
     """Points at whole numbers plus the offsets along one axis, and clear of them along the other."""
     L, K = len(shapes), len(offsets)
-    locations = torch.zeros(1, 2, 2, L, K, 2, dtype=torch.float64)
+    locations = torch.zeros(2, 1, 3, L, K, 2, dtype=torch.float64)
     for l, (h, w) in enumerate(shapes):
-        for at in ((q, m, k) for q in range(2) for m in range(2) for k in range(K)):
-            q, m, k = at
+        for b, m, k in itertools.product(range(2), range(3), range(K)):
             picked = draw.integer(0, 1) if axis is None else axis
             for a, size in enumerate((w, h)):
                 if a == picked:
                     pixel = (draw.integer(0, size - 1) if whole is None else whole(size, draw)) + offsets[k]
                 else:
                     pixel = draw.integer(0, size - 2) + draw.number(0.4, 0.6)
-                locations[0, q, m, l, k, a] = (pixel + 0.5) / size
+                locations[b, 0, m, l, k, a] = (pixel + 0.5) / size
     return locations.to(dtype), torch.tensor(shapes)
 
 

@@ -8,6 +8,7 @@ from checks.labs.lab07.cases import (
     CARRIES,
     NO_GRID_SAMPLE,
     _close_to_the_best,
+    _lends_x,
     _points_per_second,
     a_cubic,
     across_a_kink,
@@ -42,6 +43,7 @@ exercise(
     "07.numeric_gradient",
     reference=lambda fn, x, eps: _quotient(fn, x, eps),
     cases=[one_number, in_float32, across_a_kink, a_cubic, same_shape, not_in_order, each_in_turn],
+    properties=[Property("lends_x", "x is the caller's: it is never changed, not even for a moment", _lends_x)],
     autograd=False,
     mistakes=wrong.NUMERIC_GRADIENT,
     hints=[

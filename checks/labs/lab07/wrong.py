@@ -51,6 +51,17 @@ def _in_place(fn, x, eps):
     return grad
 
 
+def _there_and_back(fn, x, eps):
+    grad = torch.zeros_like(x)
+    for index in product(*map(range, x.shape)):
+        x[index] += eps
+        ahead = fn(x)
+        x[index] -= 2 * eps
+        grad[index] = (ahead - fn(x)) / (2 * eps)
+        x[index] += eps
+    return grad
+
+
 def _row_by_row(fn, x, eps):
     grad = torch.zeros_like(x)
     for i in range(len(x)):
@@ -385,6 +396,11 @@ NUMERIC_GRADIENT: list[Mistake] = [
         "when x itself is moved",
         lambda fn, x, eps: _in_place(fn, x, eps),
         "x belongs to the caller, who did not ask for it to change. Move a copy.",
+    ),
+    Mistake(
+        "when x itself is moved and put back",
+        lambda fn, x, eps: _there_and_back(fn, x, eps),
+        "x belongs to the caller, and so does what fn makes of it meanwhile. Move a copy.",
     ),
     Mistake(
         "when fn is given the same point twice",

@@ -86,7 +86,7 @@ def one_of_each(draw: Draw):
 
 def the_same_index_again(draw: Draw):
     """lanes of one block that hold the same index are all counted"""
-    return draw.integers(BLOCK, low=2, high=4, dtype=torch.int32), _bins(draw, 7)
+    return draw.integers(BLOCK - 3, low=2, high=4, dtype=torch.int32), _bins(draw, 7)
 
 
 def several_blocks(draw: Draw):
@@ -128,7 +128,7 @@ def different_places(draw: Draw):
 
 def all_at_one_place(draw: Draw):
     """where all lanes meet at one place, the sum of their weights is added"""
-    return _pairs(draw, torch.full((BLOCK,), draw.integer(1, 5)), 7)
+    return _pairs(draw, torch.full((BLOCK - 3,), draw.integer(1, 5)), 7)
 
 
 def some_places_again(draw: Draw):
@@ -325,12 +325,12 @@ def points_that_collide(draw: Draw):
 
 def three_levels(draw: Draw):
     """each level has its own size and its own place, also with unused pixels in between"""
-    return _call(draw, [(2, 5), (4, 3), (1, 2)], Q=2, D=1, K=3, gap=2)
+    return _call(draw, [(2, 5), (4, 3), (1, 2)], Q=2, D=1, K=4, gap=2)
 
 
 def heads_and_images(draw: Draw):
     """each head of each image has its own pixels; channels need not be a power of two"""
-    return _call(draw, [(3, 4)], B=2, M=2, D=5)
+    return _call(draw, [(3, 4), (1, 2), (2, 3)], B=2, M=2, D=5)
 
 
 def on_a_pixel(draw: Draw):
@@ -488,7 +488,7 @@ COALESCED = Property("coalesced", "only grad_value needs atomics; the other two 
 
 def as_models_call_it(draw: Draw):
     """the three gradients come back in the order of the arguments, like the tensors they belong to"""
-    return _call(draw, [(3, 5), (2, 4)], B=2, Q=2, M=2, D=3, K=3)
+    return _call(draw, [(3, 5), (2, 4)], B=2, Q=1, M=3, D=5, K=4)
 
 
 def grad_out_of_a_sum(draw: Draw):

@@ -10,7 +10,7 @@ from checks.answers.carry import replaced
 from checks.core.compare import describe
 from checks.core.watch import door
 from checks.core.exercise import Draw, Failed
-from checks.labs.lab08.cases import in_bfloat16, points_that_collide, three_levels
+from checks.labs.lab08.cases import heads_and_images, in_bfloat16, points_that_collide, three_levels
 from checks.labs.lab09.kernels import crossed_kernel, every_kind_kernel, spellings_kernel
 from checks.labs.lab09.truth import _accumulator, _classified, _listing, _stagnation
 from solutions import lab09 as solution
@@ -199,7 +199,7 @@ def told_to_stay_narrow(draw: Draw):
 
 def grad_out_expanded(draw: Draw):
     """grad_out may be expanded from one number, value may be transposed, and locations may be float32"""
-    grad_out, value, shapes, starts, locations, attention = points_that_collide(draw)
+    grad_out, value, shapes, starts, locations, attention = heads_and_images(draw)
     value = value.half().transpose(1, 3).contiguous().transpose(1, 3)
     return (
         torch.ones((), dtype=torch.float16).expand(grad_out.shape),

@@ -1,17 +1,22 @@
 """Lab 10, Ship it: the inputs that tell right from wrong, and the properties that must hold."""
 
+import inspect
 import itertools
 import os
+import types
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
+from checks.answers.carry import replaced
 from checks.core.compare import describe
 from checks.core.exercise import Draw, Failed, Property
 from checks.labs.lab10.truth import _grads, _loaded
 from msda_core import nn
+from solutions import lab09
 from solutions import lab10 as solution
 
 LIMIT = 60.0  # seconds one call may take: a loop without an end, not a slow interpreter
@@ -261,7 +266,7 @@ def as_models_call_it(draw: Draw):
 
 def two_images(draw: Draw):
     """several images, heads and levels at once"""
-    return _with_grad(draw, _call(draw, [(2, 3), (4, 3), (1, 2)], B=2, Q=1, M=2, D=5, K=2))
+    return _with_grad(draw, _call(draw, [(2, 3), (4, 3), (1, 2)], B=2, Q=1, M=2, D=5, K=4))
 
 
 def a_sum(draw: Draw):
@@ -294,6 +299,48 @@ def _launches(answer, draw: Draw) -> str:
             key=("launches", len(names)),
         )
     return f"it launches {' and '.join(names)}."
+
+
+LAUNCHER = "msda_backward_switched"
+#: Names of PyTorch's by which a GPU, or a tensor, says what it is.
+ASKED = {"get_device_capability", "get_device_properties", "is_available", "is_cuda", "device", "get_device"}
+
+
+def _mentions(thing: Any, seen: set[int]) -> set[str]:
+    """The names that a function or class mentions, and the functions and classes that it mentions by name."""
+    if id(thing) in seen:
+        return set()
+    seen.add(id(thing))
+    if isinstance(thing, type):
+        return set().union(*(_mentions(getattr(one, "__func__", one), seen) for one in vars(thing).values()))
+    thing = inspect.unwrap(thing) if callable(thing) else thing
+    names: set[str] = set()
+    waiting = [thing.__code__] if isinstance(thing, types.FunctionType) else []
+    while waiting:
+        code = waiting.pop()
+        names.update(code.co_names)
+        waiting += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    inner = (thing.__globals__[name] for name in names if name in thing.__globals__) if names else ()
+    return names.union(*(_mentions(one, seen) for one in inner if isinstance(one, (type, types.FunctionType))))
+
+
+def _asks_the_gpu(answer, draw: Draw) -> str | None:
+    """That the capability which lab 9's launcher is given, if it is used, is not typed in."""
+    given = []
+
+    def launcher(grad_out, value, shapes, starts, locations, attention, capability, fp32_grad_accum=None):
+        given.append(capability)
+        return tuple(torch.zeros_like(one) for one in (value, locations, attention))
+
+    with replaced(f"09.{LAUNCHER}", launcher), mock.patch.object(lab09, LAUNCHER, launcher):
+        _there_and_back(answer, *_with_grad(draw, _call(draw, Q=1)))
+    if given and not ASKED & _mentions(answer, set()):
+        raise Failed(
+            f"`{LAUNCHER}` is always told that the GPU's capability is {given[0]}, whatever GPU it is: on another one it "
+            "sums in the wrong dtype. `torch.cuda.get_device_capability` knows.",
+            key=("typed in",),
+        )
+    return "lab 9's launcher is told what GPU it is." if given else None
 
 
 def _notices(answer, draw: Draw) -> None:
@@ -490,9 +537,9 @@ def registered_as_called(draw: Draw):
 
 def registered_views(draw: Draw):
     """value as a transposed view, as layers make it"""
-    args = _call(draw, M=3, Q=1)
+    args = _call(draw, B=2, Q=1, M=3, D=5, K=4, dtype=torch.float16)
     args[0] = args[0].transpose(1, 2).contiguous().transpose(1, 2)
-    return draw.normal(1, 1, 9), *args
+    return draw.normal(2, 1, 15, dtype=torch.float16), *args
 
 
 def _promise(answer, draw: Draw) -> str:

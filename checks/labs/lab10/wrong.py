@@ -218,6 +218,16 @@ MSDAFUNCTION: list[Mistake] = [
         "Gradients come back in the order of forward's arguments.",
     ),
     Mistake(
+        "when every GPU is taken to be of capability 8.0",
+        {
+            "grad_value": """
+                from solutions import lab09
+                grad_value, grad_loc, grad_attn = lab09.msda_backward_switched(grad_out, *ctx.saved_tensors, (8, 0))
+            """
+        },
+        "Whose capability is it? The tensors lie on a GPU that can be asked.",
+    ),
+    Mistake(
         "when grad_out is taken for ones",
         {
             "grad_value": "grad_value, grad_loc, grad_attn = lab08.msda_backward(torch.ones_like(grad_out), *ctx.saved_tensors)"
