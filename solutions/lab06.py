@@ -80,8 +80,10 @@ def launch_config(Q: int, M: int, D: int, L: int, K: int, dtype: torch.dtype) ->
         Q, M, D, L, K: sizes of one batch item; dtype: of value.
 
     Returns:
-        {"BLOCK_Q": …, "BLOCK_P": …, "BLOCK_D": …, "num_warps": …}: powers of two, no lane without a query, a point or a
-        channel where it can be avoided.
+        {"BLOCK_Q": …, "BLOCK_P": …, "BLOCK_D": …, "num_warps": …}: powers of two. What counts, the first before the next:
+        every channel has a lane, and no block is larger than the power of two that holds all there is; a program's
+        numbers fit into its registers; every lane has 16 bytes of each corner to load; and there are four warps for each
+        multiprocessor, where there are queries enough.
     """
     tile = 4 * 32 * 16 // dtype.itemsize  # elements: four loads of 16 bytes for each lane of one warp  # @tile
     BLOCK_D = triton.next_power_of_2(D)  # @BLOCK_D

@@ -489,8 +489,10 @@ def _more_takes_longer(answer, draw: Draw) -> str:
         for n, what in enumerate(COUNTS):
             more = list(counts)
             more[n] = 40 * more[n] + 2**28
-            after = answer(*more, warm)
-            if not after > before:
+            after, rest = answer(*more, warm), before
+            if warm and what == "dram_bytes":  # in L2, as the caller says: then they need not count
+                after, rest = answer(*more, False), answer(*counts, False)
+            if not after > rest:
                 shorter.append((what, counts[n], more[n], after))
         if shorter:
             what, less, more, after = shorter[0]
