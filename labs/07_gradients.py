@@ -241,7 +241,8 @@ def _():
 
     The first gradient is the easy one. Derive it here: each step shows a small expression and asks for its derivative.
     Write it in Python (`2*a*(b - c)`); it is compared with a difference quotient in exact fractions, so any way of
-    writing the right thing is right.
+    writing the right thing is right. The six derivations of this lab do not count in its score: they are there to be
+    right before you write code.
     """)
     return
 

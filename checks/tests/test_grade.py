@@ -68,7 +68,8 @@ def test_a_crash_inside_a_library_still_quotes_the_learners_line():
 
 
 @pytest.fixture
-def short_limit():
+def short_limit(monkeypatch):
+    monkeypatch.delenv("MSDA_PATIENCE", raising=False)
     exercise = find("01.to_pixels")
     object.__setattr__(exercise, "limit", 0.3)
     yield
@@ -305,7 +306,7 @@ def test_a_mistake_explains_the_check_that_is_shown():
                 sample = sample + weight * image[j, i]
         return sample
 
-    report = grade("01.bilinear_sample", bilinear_sample)
+    report = grade("01.bilinear_sample", bilinear_sample, seed=3)
     assert report.worst.name == "half_outside"
     assert report.mistake.name == "when Python's negative index wraps round to the other side"
 

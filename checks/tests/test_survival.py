@@ -22,7 +22,8 @@ def right(location, size):
 
 
 @pytest.fixture
-def short_limit():
+def short_limit(monkeypatch):
+    monkeypatch.delenv("MSDA_PATIENCE", raising=False)
     exercise = find("01.to_pixels")
     object.__setattr__(exercise, "limit", 0.3)
     yield

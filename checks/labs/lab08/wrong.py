@@ -418,6 +418,29 @@ BWD_MISTAKES = [
         },
         "The product of two sixteen-bit numbers has more digits than sixteen bits hold. Cast what you load.",
     ),
+    Mistake(
+        "when the products with value are taken in value's dtype",
+        {
+            "v": "v = tl.load(value_ptr + offs, mask=mask, other=0.0)",
+            "dot": "dot = tl.sum((v * g.to(v.dtype)[None, :]).to(tl.float32), axis=1)",
+        },
+        "A product that is rounded to sixteen bits stays rounded, whatever it is cast to afterwards. Cast what you load.",
+    ),
+    Mistake(
+        "when the derivative of a softmax is taken of grad_attn as well",
+        {"store": "grad_a = a * (grad_a - tl.sum(a * grad_a, axis=0))\n@"},
+        "The weights come as they are. Who made them with a softmax differentiates it, and that is not this kernel.",
+    ),
+    Mistake(
+        "when the slope down takes its sign from left and right",
+        {"grad_y": "grad_y += (wx if i else -wx) * dot"},
+        "Along y the lower pixels count with plus and the upper ones with minus. Which of i and j says lower?",
+    ),
+    Mistake(
+        "when every level is taken to begin after as many levels of its own size",
+        {"start": "start = H * W * (offs_p // K)"},
+        "The levels before have sizes of their own, and there may be gaps. starts_ptr says where each one begins.",
+    ),
 ]
 
 

@@ -4,6 +4,7 @@ A file a lab, `lab01.py` and so on. A right answer is code; a wrong one is code 
 something is different. They are built when they are asked for.
 """
 
+import ast
 import importlib
 import linecache
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from checks.answers.notebook import LABS_DIR
 from checks.catalogue import LABS
 from checks.core.exercise import find
 from msda_core.device import tl, triton
@@ -49,6 +51,7 @@ class Answer:
         return scope[find(self.exercise).function]
 
 
+IMPORTS = ("import re", "from checks.answers.carry import lab05, lab08", "from msda_core import machine")
 _BANK: list[Answer] = []
 
 
@@ -76,6 +79,15 @@ def wrong(exercise: str, what: str, source: str, *changes: str, helpers: str = "
             raise ValueError(f"{exercise}, {what}: {old!r} does not occur.")
         source = source.replace(old, new)
     _BANK.append(Answer(exercise, source.strip("\n") + "\n", what, helpers))
+
+
+def given(lab: str, name: str) -> str:
+    """The text of a function that a lab's notebook brings, with the imports that answers to it lean on."""
+    path = LABS_DIR / f"{LABS[lab].notebook}.py"
+    text = path.read_text(encoding="utf-8")
+    node = next(one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef) and one.name == name)
+    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
+    return "\n".join([*IMPORTS, *lines]) + "\n"
 
 
 def answers() -> Iterator[Answer]:

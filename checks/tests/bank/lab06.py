@@ -50,3 +50,76 @@ for what, *change in [
     ("a launch takes nothing, and loads go to DRAM", "/ 132 / 1980, red", "/ 132 / 198, red"),
 ]:  # fmt: skip
     wrong("06.predict_time", what, TIME, *change)
+
+FAST = """
+@triton.jit
+def msda_fwd_fast_kernel(
+    value_ptr, shapes_ptr, starts_ptr, loc_ptr, attn_ptr, out_ptr, Q, S, M: tl.constexpr, D: tl.constexpr,
+    L: tl.constexpr, K: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr,
+):
+    q = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    m = tl.program_id(1) % M
+    b = (tl.program_id(1) // M).to(tl.int64)
+    d = tl.arange(0, BLOCK_D)
+    n = (b * Q + q) * M + m
+    acc = tl.zeros((BLOCK_Q, BLOCK_D), tl.float32)
+    for first in range(0, L * K, BLOCK_P):
+        p = first + tl.arange(0, BLOCK_P)
+        there = (q < Q)[:, None] & (p < L * K)[None, :]
+        lvl = p // K
+        H = tl.load(shapes_ptr + 2 * lvl, mask=p < L * K, other=1)[None, :].to(tl.float32)
+        W = tl.load(shapes_ptr + 2 * lvl + 1, mask=p < L * K, other=1)[None, :].to(tl.float32)
+        s = tl.load(starts_ptr + lvl, mask=p < L * K, other=0)[None, :]
+        at = n[:, None] * (L * K) + p[None, :]
+        a = tl.load(attn_ptr + at, mask=there, other=0.0).to(tl.float32)
+        both = 2 * at[:, :, None] + tl.arange(0, 2)[None, None, :]
+        x, y = tl.split(tl.load(loc_ptr + both, mask=there[:, :, None], other=0.0).to(tl.float32))
+        x = x * W - 0.5
+        y = y * H - 0.5
+        for c in tl.static_range(4):
+            i = tl.floor(x) + c % 2
+            j = tl.floor(y) + c // 2
+            ok = there & (i >= 0) & (i < W) & (j >= 0) & (j < H)
+            w = tl.where(ok, a * (1 - tl.abs(x - i)) * (1 - tl.abs(y - j)), 0.0)
+            i = tl.where(ok, i, 0.0).to(tl.int32)
+            j = tl.where(ok, j, 0.0).to(tl.int32)
+            pixel = ((b * S + s + j * W.to(tl.int32) + i) * M + m) * D
+            v = tl.load(value_ptr + pixel[:, :, None] + d[None, None, :], mask=ok[:, :, None] & (d < D)[None, None, :], other=0.0)
+            acc += tl.sum(w[:, :, None] * v.to(tl.float32), axis=1)
+    tl.store(out_ptr + n[:, None] * D + d[None, :], acc.to(out_ptr.dtype.element_ty), mask=(q < Q)[:, None] & (d < D)[None, :])
+"""
+right("06.msda_fwd_fast_kernel", FAST)
+wrong("06.msda_fwd_fast_kernel", "level = p // L", FAST, "lvl = p // K", "lvl = p // L")
+wrong("06.msda_fwd_fast_kernel", "the last block of points replaces", FAST, "acc += tl.sum(w", "acc = tl.sum(w")
+
+DEVICE = right(
+    "06.device_time",
+    """
+def device_time(fn, clock):
+    def median(numbers):
+        return sorted(numbers)[len(numbers) // 2]
+
+    def twenty():
+        for _ in range(20):
+            fn()
+
+    fn()
+    clock.synchronize()
+    graph = clock.graph(twenty)
+    start = clock.now()
+    while clock.now() - start < 30_000:
+        graph()
+    clock.synchronize()
+    warm = [(clock.record(), graph(), clock.record()) for _ in range(99)]
+    cold = [(clock.flush(), clock.record(), fn(), clock.record()) for _ in range(99)]
+    clock.synchronize()
+    return median([c.time - a.time for a, _, c in warm]) / 20, median([c.time - a.time for _, a, _, c in cold])
+""",
+)
+for what, *change in [
+    ("one flush, then a graph", "(clock.flush(), clock.record(), fn(), clock.record())", "(clock.flush(), clock.record(), graph(), clock.record())", "for _, a, _, c in cold])", "for _, a, _, c in cold]) / 20"),
+    ("not brought up to speed", "< 30_000", "< 0"),
+    ("the mean", "return sorted(numbers)[len(numbers) // 2]", "return sum(numbers) / len(numbers)"),
+    ("never flushed", "clock.flush(), ", "None, "),
+]:  # fmt: skip
+    wrong("06.device_time", what, DEVICE, *change)

@@ -1,6 +1,6 @@
 """Answers to lab 09."""
 
-from checks.tests.bank import right, wrong
+from checks.tests.bank import given, right, wrong
 
 STAGNATION = right(
     "09.stagnation_point",
@@ -40,3 +40,39 @@ for what, *change in [
     ("the median", "moved.mean()", "moved.median()"),
 ]:
     wrong("09.location_error", what, LOCATION, *change)
+
+GIVEN = given("09", "compile_backward")
+ACCUMULATOR = right(
+    "09.accumulator_dtype",
+    """
+def accumulator_dtype(dtype, capability):
+    ptx = compile_backward(lab08.msda_bwd_kernel, dtype, capability).ptx
+    return torch.float32 if re.search(r"atom[.a-z0-9]*[.]global[.a-z0-9]*[.]cas", ptx) else dtype
+""",
+    helpers=GIVEN,
+)
+wrong(
+    "09.accumulator_dtype",
+    "remembered by dtype",
+    ACCUMULATOR,
+    "    ptx =",
+    "    if dtype in KNOWN:\n        return KNOWN[dtype]\n    ptx =",
+    "    return torch.float32 if",
+    "    KNOWN[dtype] = torch.float32 if",
+    " else dtype",
+    " else dtype\n    return KNOWN[dtype]",
+    helpers=GIVEN + "\nKNOWN = {}\n",
+)
+wrong(
+    "09.accumulator_dtype",
+    "a rule",
+    "def accumulator_dtype(dtype, capability):\n    return torch.float32 if dtype == torch.bfloat16 and capability < (9, 0) else dtype\n",
+)
+wrong(
+    "09.accumulator_dtype",
+    "float32 where there is any atom",
+    ACCUMULATOR,
+    'r"atom[.a-z0-9]*[.]global[.a-z0-9]*[.]cas"',
+    'r"atom"',
+    helpers=GIVEN,
+)
