@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 __all__ = ["ACTIVE", "INTERPRETED", "NO_TRITON", "describe", "is_guarded", "load_triton", "settle"]
@@ -105,6 +104,8 @@ def load_triton() -> Any:
         raise ModuleNotFoundError(NO_TRITON, name="triton")
     if "triton" in sys.modules and getattr(sys.modules["triton"], "_msda_core", False):
         return sys.modules["triton"]
+    import numpy as np  # a package of its own, as Triton's interpreter is the only one to need it
+
     interpreted = sys.modules[__name__].INTERPRETED
     with _environment("TRITON_INTERPRET", "1" if interpreted else "0"):
         import triton
@@ -165,6 +166,7 @@ def _rounding(stock: Callable) -> Callable:
     """The interpreter's casts, but from float32 to the nearest bfloat16."""
 
     def cast_impl(builder: Any, source: Any, target: Any) -> Any:
+        import numpy as np
         from triton.language import bfloat16, float32
         from triton.runtime.interpreter import TensorHandle
 
@@ -178,6 +180,7 @@ def _rounding(stock: Callable) -> Callable:
 
 
 def _clamp(builder: Any, x: Any, low: Any, high: Any, propagate_nan: Any) -> Any:
+    import numpy as np
     from triton.language import PropagateNan
 
     if propagate_nan == PropagateNan.ALL:

@@ -12,18 +12,24 @@ S pixels over all levels.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 __all__ = ["Dims", "Levels", "Starts", "check_dims", "check_levels", "level_starts", "levels_of", "starts_of"]
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    _Array = Tensor | np.ndarray
+else:
+    _Array = Tensor  # and arrays, which need no numpy here
+
 #: (L, 2), (H, W) of each level: a tensor or an array of whole numbers, or a sequence of rows, each of which may be one.
-Levels = Tensor | np.ndarray | Sequence[Any]
+Levels = _Array | Sequence[Any]
 #: (L,), first pixel of each level: likewise; None for levels that lie one after another.
-Starts = Tensor | np.ndarray | Sequence[Any] | None
+Starts = _Array | Sequence[Any] | None
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTS = (torch.int32, torch.int64)
@@ -76,7 +82,7 @@ def starts_of(level_start_index: Starts) -> list[int] | None:
 
 def _plain(table: Any) -> Any:
     """A tensor or an array as nested lists of numbers; anything else as it came."""
-    return table.tolist() if isinstance(table, Tensor | np.ndarray) else table
+    return table.tolist() if hasattr(table, "tolist") else table
 
 
 def _whole(name: str, number: Any) -> int:

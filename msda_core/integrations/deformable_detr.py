@@ -15,11 +15,10 @@ True where a pixel is padding.
 import sys
 import types
 
-import torch
 from torch import Tensor
 
 from msda_core.nn import MSDeformAttn
-from msda_core.ops import multi_scale_deformable_attention
+from msda_core.ops import multi_scale_deformable_attention, registry
 from msda_core.shapes import Levels, Starts
 
 __all__ = [
@@ -66,7 +65,7 @@ def ms_deform_attn_forward(
     im2col_step: int = 64,
 ) -> Tensor:
     """The extension's forward, below autograd: (B, Q, M*D)."""
-    return torch.ops.msda_core.forward(value, spatial_shapes, level_start_index, sampling_loc, attn_weight)
+    return registry.forward(value, spatial_shapes, level_start_index, sampling_loc, attn_weight)
 
 
 def ms_deform_attn_backward(
@@ -88,7 +87,7 @@ def ms_deform_attn_backward(
         The gradients of value, sampling_loc and attn_weight; None where they were to be filled.
     """
     args = (value, spatial_shapes, level_start_index, sampling_loc, attn_weight, grad_output)
-    grads = torch.ops.msda_core.backward(*args)
+    grads = registry.backward(*args)
     fill = [tensor for tensor in outputs if isinstance(tensor, Tensor)]
     if not fill:
         return list(grads)

@@ -1,26 +1,25 @@
 """The operator in ONNX: as standard operators, or as one node of a plugin.
 
-    from msda_core.integrations import onnx as msda
+    import msda_core.integrations.onnx as msda        # tells the exporter
 
-    torch.onnx.export(model, args, "model.onnx", dynamo=True, custom_translation_table=msda.TRANSLATIONS)
+    torch.onnx.export(model, args, "model.onnx", dynamo=True)
     torch.onnx.export(model, args, "model.onnx", dynamo=True, custom_translation_table=msda.PLUGIN)
 
-`TRANSLATIONS` writes one GridSample a level, which every runtime of opset 20 has; the levels' sizes are those of the export.
+Unasked the exporter writes one GridSample a level, which every runtime of opset 20 has; the levels' sizes are those of the export.
 `PLUGIN` writes one node `MultiscaleDeformableAttnPlugin_TRT`, the name and the inputs of TensorRT's plugin: value (B, S, M, D),
 shapes (L, 2) and starts (L,) int32, locations (B, Q, M, L, K, 2), weights (B, Q, M, L, K); its output is (B, Q, M, D).
 
 Pass `spatial_shapes` as numbers (a list), or as a buffer of the model: a graph of ONNX cannot be cut by sizes that are read when
-it runs. Needs `pip install msda-core[onnx]`.
+it runs. Needs `pip install msda-core[onnx]`. Where PyTorch keeps its table of translations elsewhere one day, `REGISTERED` is
+False, and `TRANSLATIONS` goes to `custom_translation_table` as `PLUGIN` does.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from msda_core.ops import registry
 
-import msda_core.ops  # noqa: F401  registers what is translated
-
-__all__ = ["PLUGIN", "TRANSLATIONS"]
+__all__ = ["PLUGIN", "REGISTERED", "TRANSLATIONS"]
 
 
 def _grid_sample(
@@ -115,6 +114,21 @@ def _static(what: str, *sizes: Any) -> None:
 
 
 #: For `torch.onnx.export(custom_translation_table=...)`: one GridSample a level, of the standard operators of opset 20.
-TRANSLATIONS: dict[Callable, Callable] = {torch.ops.msda_core.forward.default: _grid_sample}
+TRANSLATIONS: dict[Callable, Callable] = {registry.forward.default: _grid_sample}
 #: Likewise: one node of TensorRT's plugin.
-PLUGIN: dict[Callable, Callable] = {torch.ops.msda_core.forward.default: _plugin}
+PLUGIN: dict[Callable, Callable] = {registry.forward.default: _plugin}
+
+
+def _register() -> bool:
+    """Put the translations where PyTorch's own are, which each export reads; a custom table still goes before them."""
+    try:
+        from torch.onnx._internal.exporter._torchlib._torchlib_registry import onnx_impl
+    except ImportError:
+        return False
+    for target, translation in TRANSLATIONS.items():
+        onnx_impl(target, trace_only=True)(translation)
+    return True
+
+
+#: Whether `torch.onnx.export(dynamo=True)` knows the operator without a table.
+REGISTERED = _register()

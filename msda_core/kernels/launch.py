@@ -3,7 +3,6 @@
 import threading
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,6 +36,8 @@ def launch(kernel: Any, plan: Plan, tensors: tuple[Tensor | None, ...]) -> None:
     launch on an AMD GPU.
     """
     if INTERPRETED:
+        import numpy as np
+
         with (
             _interpreter,
             np.errstate(over="ignore", invalid="ignore"),

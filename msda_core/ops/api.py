@@ -103,7 +103,7 @@ def multi_scale_deformable_attention(
     traced = (value, *tables_in_graph, sampling_locations, attention_weights, *sums)
     transformed = torch._C._are_functorch_transforms_active() and not compiling
     if method == "discrete":
-        return registry.Nearest.apply(*traced) if transformed else torch.ops.msda_core.nearest(*traced)
+        return registry.Nearest.apply(*traced) if transformed else registry.nearest(*traced)
     if compiling:
-        return torch.ops.msda_core.forward(*traced)
-    return (registry.Attention.apply if transformed else torch.ops.msda_core.forward)(*traced, eager.merging_wish())
+        return registry.forward(*traced)
+    return (registry.Attention.apply if transformed else registry.forward)(*traced, eager.merging_wish())

@@ -18,9 +18,11 @@ from torch import Tensor
 from msda_core import reference
 from msda_core.ops import eager, tables
 
-__all__ = ["Attention", "Gradients", "Nearest"]
+__all__ = ["NAMESPACE", "Attention", "Gradients", "Nearest", "backward", "forward", "nearest"]
 
-_library = torch.library.Library("msda_core", "DEF")
+#: The package's name: a copy of the package under another name (`integrations.hub`) registers operators of its own.
+NAMESPACE = __name__.partition(".")[0]
+_library = torch.library.Library(NAMESPACE, "DEF")
 _ARGS = "Tensor value, Tensor spatial_shapes, Tensor? level_start_index, Tensor sampling_locations, "
 _ARGS += "Tensor attention_weights"
 _DIRECTION = "Tensor d_value, Tensor d_locations, Tensor d_weights"
@@ -35,7 +37,9 @@ for _signature in (
     f"nearest_backward({_ARGS}, Tensor grad_out, {_SUMS}) -> (Tensor, Tensor)",
 ):
     _library.define(_signature, tags=(torch.Tag.pt2_compliant_tag,))
-_ops = torch.ops.msda_core
+_ops = getattr(torch.ops, NAMESPACE)
+#: The operators that others call by name.
+forward, backward, nearest = _ops.forward, _ops.backward, _ops.nearest
 
 # ------------------------------------------------------------------------------------------------------ implementations
 
@@ -350,9 +354,9 @@ for _name, _impl, _fake, _derivative in (
 ):
     # Every device: those without kernels of their own (MPS, XPU) run the reference.
     _library.impl(_name, _impl, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"msda_core::{_name}", _fake, lib=_library)
+    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=_library)
     if hasattr(torch.library, "register_vmap"):  # from torch 2.5 on
-        torch.library.register_vmap(f"msda_core::{_name}", _vmap_rule(_name, _derivative.EXTRA), lib=_library)
+        torch.library.register_vmap(f"{NAMESPACE}::{_name}", _vmap_rule(_name, _derivative.EXTRA), lib=_library)
 
 
 def _jvp_backward(ctx, grad_out):
@@ -371,4 +375,4 @@ for _name, _backward, _setup in (
     ("nearest", Nearest.backward, Nearest.setup_context),
     ("nearest_backward", NearestGradients.backward, NearestGradients.setup_context),
 ):
-    torch.library.register_autograd(f"msda_core::{_name}", _backward, setup_context=_setup, lib=_library)
+    torch.library.register_autograd(f"{NAMESPACE}::{_name}", _backward, setup_context=_setup, lib=_library)

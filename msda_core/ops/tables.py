@@ -4,7 +4,6 @@ import functools
 import weakref
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -220,7 +219,7 @@ def _checked_on_the_way(shapes: Tensor, starts: Any, S: int) -> tuple[Tensor, Te
 
 
 @functools.lru_cache
-def _report() -> tuple[Tensor, np.ndarray]:
+def _report() -> tuple[Tensor, Any]:
     """One number in the host's memory, 0 or one more than S, as a tensor for the GPU to write and an array to read."""
     report = torch.zeros(1, dtype=torch.int64, pin_memory=torch.cuda.is_available())
     return report, report.numpy()
