@@ -1,11 +1,14 @@
 """The device is decided once, before Triton is imported; each decision in a process of its own."""
 
+import inspect
 import os
 import subprocess
 import sys
 
 import pytest
 import torch
+
+from msda_core import device
 
 WITHOUT = """
 import sys
@@ -31,23 +34,16 @@ def without(*names: str) -> str:
     return WITHOUT.format(names=set(names))
 
 
-def test_cpu_is_interpreted_and_triton_learns_it_in_time():
-    done = python(
-        "from msda_core import device; t = device.triton; from triton import knobs;"
-        "print(device.ACTIVE, device.INTERPRETED, knobs.runtime.interpret)",
-        MSDA_DEVICE="cpu",
-    )
-    assert done.stdout.split() == ["cpu", "True", "True"], done.stderr
-
-
-def test_importing_the_operator_changes_nothing_in_the_process():
+def test_importing_the_operator_changes_nothing_and_triton_learns_the_choice_in_time():
     done = python(
         "import os, sys; before = dict(os.environ); import msda_core, msda_core.ops, msda_core.nn, msda_core.device\n"
         "print(dict(os.environ) == before, 'triton' in sys.modules)\n"
-        "msda_core.device.triton; print(dict(os.environ) == before)",
+        "t = msda_core.device.triton; print(dict(os.environ) == before)\n"
+        "from msda_core import device; from triton import knobs\n"
+        "print(device.ACTIVE, device.INTERPRETED, knobs.runtime.interpret)",
         MSDA_DEVICE="cpu",
     )
-    assert done.stdout.split() == ["True", "False", "True"], done.stdout + done.stderr
+    assert done.stdout.split() == ["True", "False", "True", "cpu", "True", "True"], done.stdout + done.stderr
 
 
 def test_triton_may_have_been_imported_before_to_compile():
@@ -73,53 +69,40 @@ def test_a_program_may_settle_the_choice_for_plain_imports_and_children():
     assert done.stdout.split() == ["True", "1"], done.stderr
 
 
-def test_a_wrong_wish_is_refused():
-    done = python("from msda_core.device import ACTIVE", MSDA_DEVICE="tpu")
-    assert "MSDA_DEVICE must be 'cpu' or 'cuda', got 'tpu'." in done.stderr
+def test_a_wrong_wish_is_refused(monkeypatch):
+    monkeypatch.setenv("MSDA_DEVICE", "tpu")
+    with pytest.raises(ValueError, match="MSDA_DEVICE must be 'cpu' or 'cuda', got 'tpu'."):
+        device._choose.__wrapped__()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="not run: this machine has a GPU")
-def test_wishing_for_a_gpu_does_not_make_one():
-    done = python("from msda_core.device import ACTIVE", MSDA_DEVICE="cuda")
-    assert "torch finds no CUDA GPU. Is this torch a CPU build?" in done.stderr
+def test_wishing_for_a_gpu_does_not_make_one(monkeypatch):
+    monkeypatch.setenv("MSDA_DEVICE", "cuda")
+    with pytest.raises(ValueError, match="torch finds no CUDA GPU. Is this torch a CPU build?"):
+        device._choose.__wrapped__()
 
 
+@pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: {device.NO_TRITON}")
 def test_kernels_are_transparent_to_inspect():
-    done = python(
-        "import inspect; from checks.kernel.probe import _add_kernel; print(inspect.unwrap(_add_kernel) is _add_kernel.fn)"
-    )
-    assert done.stdout.strip() == "True", done.stderr
+    from msda_core.kernels.forward import msda_fwd_kernel
+
+    assert inspect.unwrap(msda_fwd_kernel) is msda_fwd_kernel.fn
 
 
-def test_without_triton_the_python_labs_are_graded_and_the_rest_says_what_to_do():
-    code = without("triton") + (
-        "from checks.__main__ import main; from msda_core import device\n"
-        "status = main(['1', '2', '3', '7', '--solutions'])\n"
-        "print('status', status); print(device.NO_TRITON)\n"
-        "try: device.load_triton()\n"
-        "except ModuleNotFoundError as error: print('refused', error)\n"
-    )
-    done = python(code)
-    assert "status 0" in done.stdout, done.stdout + done.stderr
-    assert "CPU (no Triton)" in done.stdout
-    assert "refused Triton is not installed on this" in done.stdout
-
-
-def test_without_triton_kernels_can_be_read_and_nothing_about_them_is_graded():
-    code = without("triton") + (
-        "from checks.__main__ import grade_lab; from msda_core import device; from solutions import lab04\n"
+def test_without_triton_python_is_graded_and_kernels_can_be_read():
+    code = without("triton", "marimo") + (
+        "from checks.__main__ import grade_lab, main; from msda_core import device; from solutions import lab04\n"
+        "print('status', main(['1', '7', '--solutions'])); print(device.NO_TRITON)\n"
         "reports = grade_lab('04', solutions=True)\n"
         "print({r.state for r in reports}, {r.worst.message == device.NO_TRITON for r in reports})\n"
         "print(lab04.add_kernel.__name__, lab04.add_kernel.fn.__doc__[:3])\n"
         "import torch\n"
-        "try: lab04.add(torch.ones(3), torch.ones(3))\n"
-        "except ModuleNotFoundError as error: print('refused', error)\n"
+        "for use in (device.load_triton, lambda: lab04.add(torch.ones(3), torch.ones(3))):\n"
+        "    try: use()\n"
+        "    except ModuleNotFoundError as error: print('refused', error)\n"
     )
     done = python(code)
-    assert "{'not_run'} {True}" in done.stdout, done.stdout + done.stderr
-    assert "add_kernel out" in done.stdout and "refused Triton is not installed" in done.stdout
-
-
-def test_without_marimo_the_terminal_grades():
-    done = python(without("marimo") + "from checks.__main__ import main; print('status', main(['1', '--solutions']))")
     assert "status 0" in done.stdout, done.stdout + done.stderr
+    assert "CPU (no Triton)" in done.stdout and "{'not_run'} {True}" in done.stdout
+    assert "add_kernel out" in done.stdout
+    assert done.stdout.count("refused Triton is not installed on this") == 2

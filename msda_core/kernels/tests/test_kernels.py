@@ -38,10 +38,10 @@ TENSORS = ("grad_value", "grad_sampling_locations", "grad_attention_weights")
 SIZES = [
     dict(B=2, Q=3, M=2, D=5, K=3, levels=((4, 6), (3, 2))),
     dict(B=1, Q=1, M=1, D=1, K=1, levels=((5, 3),)),
-    dict(B=1, Q=5, M=3, D=33, K=4, levels=((2, 7), (1, 1), (6, 3))),
+    dict(B=1, Q=2, M=3, D=33, K=2, levels=((2, 7), (1, 1), (6, 3))),
     dict(B=1, Q=2, M=2, D=32, K=13, levels=((4, 6),)),
     dict(B=3, Q=4, M=1, D=8, K=2, levels=((1, 9), (9, 1))),
-    dict(B=1, Q=7, M=3, D=16, K=1, levels=((5, 3),)),
+    dict(B=1, Q=5, M=3, D=16, K=1, levels=((5, 3),)),
 ]
 
 
@@ -52,8 +52,12 @@ def check_gradients(call, grads, assert_close, tolerance=None):
         assert_close(grad, truth, tolerance, name)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+#: Every size in one dtype, and every dtype at a size; on a GPU all of both.
+CALLS = [(size, dtype) for n, size in enumerate(SIZES) for m, dtype in enumerate(FLOATS)
+         if not device.INTERPRETED or n == 0 or n % 3 == m]  # fmt: skip
+
+
+@pytest.mark.parametrize("size, dtype", CALLS, ids=str)
 def test_forward_is_exact(make_call, assert_close, size, dtype):
     call = make_call(**size, dtype=dtype)
     out = msda_forward(*call.inputs)
@@ -61,8 +65,7 @@ def test_forward_is_exact(make_call, assert_close, size, dtype):
     assert_close(out, reference.exact(*call.inputs))
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size, dtype", CALLS, ids=str)
 def test_gradients_are_exact(make_call, assert_close, size, dtype):
     call = make_call(**size, dtype=dtype)
     collisions = {torch.float16: 2e-3, torch.bfloat16: 2e-2}.get(dtype)  # sums of several 16-bit roundings
@@ -79,7 +82,7 @@ CONFIGS = [
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_any_config_gives_the_same_result(make_call, assert_close, config):
-    call = make_call(B=2, Q=5, M=3, D=10, K=3, levels=((4, 6), (3, 2)))
+    call = make_call(B=1, Q=3, M=3, D=5, K=2, levels=((4, 6), (3, 2)))
     config = LaunchConfig(**config)
     assert_close(msda_forward(*call.inputs, config), reference.exact(*call.inputs))
     check_gradients(call, msda_backward(*call, config=config), assert_close)
@@ -100,7 +103,7 @@ def test_tiles_stay_small_enough_for_registers():
 
 def test_many_queries_loop_over_points(make_call, assert_close):
     """The encoder's way of cutting, at a size the interpreter can bear."""
-    call = make_call(B=1, Q=9, M=3, D=32, K=2)
+    call = make_call(B=1, Q=9, M=2, D=32, K=1)
     for itemsize in (2, 4):
         config = forward.forward_config(2, 22223, 8, 32, 4, 4, itemsize)
         assert config.BLOCK_P == 1

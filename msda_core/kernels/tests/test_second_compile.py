@@ -9,6 +9,7 @@ pytestmark = pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: 
 if device.NO_TRITON is None:
     from msda_core.kernels import fit, nearest, second
     from msda_core.kernels.tests.test_compile import (
+        ALL,
         ATOMICS,
         DTYPES,
         ENCODER,
@@ -32,9 +33,11 @@ def constants(plan_of, itemsize, Q, D=D, points=None):
     return {name: values[name] for name in names[2:]} | plan.options
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("Q", [300, ENCODER])
+SECOND = [(dtype, Q, target) for dtype in DTYPES for Q in (300, ENCODER) for target in TARGETS]
+NEAREST = [(dtype, points, target) for dtype in DTYPES for points in (None, 12, 14) for target in TARGETS]
+
+
+@pytest.mark.parametrize("dtype, Q, target", SECOND if ALL else [SECOND[2], SECOND[5]], ids=str)
 def test_second_derivatives(dtype, Q, target):
     t, f, i = DTYPES[dtype], "*fp32", "*i64"
     jvp = lower(
@@ -51,9 +54,7 @@ def test_second_derivatives(dtype, Q, target):
         assert_adds_with(lowering, ATOMICS[accumulator][target])
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("points", [None, 12, 14], ids=str)
+@pytest.mark.parametrize("dtype, points, target", NEAREST if ALL else [NEAREST[4], NEAREST[9], NEAREST[13]], ids=str)
 def test_nearest(dtype, points, target):
     t, i = DTYPES[dtype], "*i32"
     forward = lower(
