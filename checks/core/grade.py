@@ -136,7 +136,8 @@ class _Run:
         self.mistake = answer if isinstance(answer, Mistake) else None
         self.watched = self.mistake is None
         self.answer = answer if self.watched else answer.answer
-        self._known = not afresh and seed == FIXED_SEED and any(answer is one for one in exercise.mistakes)
+        own = self.mistake and any(answer is one for one in exercise.mistakes)
+        self._known = self.mistake if own and seed == FIXED_SEED and not afresh else None
         self.printed = ""
         self.diagnosis = Diagnosis(exercise, self.answer, self._try)
         self._launches: list = []
@@ -155,10 +156,10 @@ class _Run:
                     self._bar.step()
                 if check.status == "todo":
                     return Report(exercise, "todo", checks[:1])
-                if check.fatal or diagnose and self._known and self.diagnosis.settled(self.mistake):
+                if check.fatal or diagnose and self._known and self.diagnosis.settled(self._known):
                     break
             if self._known and not self.diagnosis.failing:  # what its launches compile to, and write, is not remembered
-                return _Run(exercise, self.mistake, self.seed, False, afresh=True).report(diagnose)
+                return _Run(exercise, self._known, self.seed, False, afresh=True).report(diagnose)
             if self._compilation is None and self._launches and not self.diagnosis.failing:
                 self._compilation = provided("kernels").Compilation(self._launches)
             if self._compilation is not None and not checks[-1].fatal:
@@ -243,7 +244,7 @@ class _Run:
         for seed in dict.fromkeys(seeds):
             draw = Draw(seed)
             args = case(draw)
-            outcome = self.diagnosis.recall(self.mistake, case, seed) if self._known else None
+            outcome = self.diagnosis.recall(self._known, case, seed) if self._known else None
             outcome = outcome or self._call(self.answer, args, self.watched)
             seen = self.diagnosis.note(case, draw, outcome, self.mistake)
             if outcome.printed and not self.printed:
