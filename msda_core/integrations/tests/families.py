@@ -110,7 +110,7 @@ def family(name):
             text_config=text, backbone_config=swin(("stage2", "stage3", "stage4"), 64), use_timm_backbone=False,
             apply_layernorm_after_vision_backbone=False, image_size=64, num_projection_layers=1, encoder_hidden_dim=16,
             decoder_hidden_dim=16, vision_features_channels=[16, 16, 16], text_projection_in_dim=16,
-            text_projection_out_dim=16, class_embed_dim=16, task_encoder_hidden_dim=16, encoder_dim_feedforward=16,
+            text_projection_out_dim=24, class_embed_dim=24, task_encoder_hidden_dim=24, encoder_dim_feedforward=16,
             decoder_dim_feedforward=16, encoder_layers=1, decoder_num_layers=2, encoder_attention_heads=2, num_queries=4,
             decoder_num_heads=2, encoder_in_channels=[16, 32, 64], num_labels=2,
         )  # fmt: skip
@@ -138,6 +138,7 @@ def family(name):
         "Model" if name == "pp_doclayout_v2" else "ForObjectDetection"
     )  # whose head sorts by a reading order
     if name == "pp_doclayout_v3":  # one map more, for its masks
+        real_time["x4_feat_dim"] = 8
         real_time["backbone_config"].set_output_features_output_indices(["stage1", "stage2", "stage3", "stage4"], None)
     more: dict = {"d_fine": dict(decoder_n_points=[3, 6, 3]), "deimv2": dict(decoder_n_points=[3, 6, 3])}.get(name, {})
     config = getattr(t, kinds[name] + "Config")(**real_time | more)

@@ -3,6 +3,7 @@
 import copy
 import importlib
 import importlib.util
+import os
 import pathlib
 import re
 from types import SimpleNamespace
@@ -16,12 +17,14 @@ from msda_core.integrations import transformers as integration
 if importlib.util.find_spec("transformers") is None:
     pytest.skip("not run: needs transformers", allow_module_level=True)
 
+from msda_core.integrations.tests import families  # noqa: E402
+
 LEVELS = [(5, 7), (3, 4), (2, 2)]
 S, C, Q = sum(h * w for h, w in LEVELS), 16, 6
 LAYER = re.compile(r"^class (\w+Multi[sS]caleDeformableAttention)\(", re.M)
 
 
-def families() -> dict[str, str]:
+def find_families() -> dict[str, str]:
     """Family → its attention layer: whatever modeling file has the operator, under any of its names."""
     models = pathlib.Path(importlib.util.find_spec("transformers").submodule_search_locations[0]) / "models"
     found = {}
@@ -32,7 +35,7 @@ def families() -> dict[str, str]:
     return found
 
 
-FAMILIES = families()
+FAMILIES = find_families()
 
 
 def make(family: str, points=3, method="default") -> nn.Module:
@@ -101,6 +104,18 @@ def test_all_known_families_are_among_them():
         "rf_detr",
     }
     assert known <= set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    "family", families.FAMILIES if os.environ.get("MSDA_ALL") == "1" else ("mask2former", "d_fine")
+)
+def test_a_whole_model_trains_a_step(family):
+    """As `families.py` does it in an environment with the wheel alone; all families with MSDA_ALL=1."""
+    families.train(family)
+
+
+def test_every_family_has_a_whole_model():
+    assert set(families.FAMILIES) == set(FAMILIES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
