@@ -103,13 +103,13 @@ def family(name):
         return t.OneFormerModel, config, image() | dict(task_inputs=torch.ones(1, 4))
     if name == "omdet_turbo":
         text = t.CLIPTextConfig(
-            vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-            max_position_embeddings=8, projection_dim=16, eos_token_id=2,
+            vocab_size=64, hidden_size=24, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+            max_position_embeddings=8, projection_dim=24, eos_token_id=2,
         )  # fmt: skip
         config = t.OmDetTurboConfig(
             text_config=text, backbone_config=swin(("stage2", "stage3", "stage4"), 64), use_timm_backbone=False,
             apply_layernorm_after_vision_backbone=False, image_size=64, num_projection_layers=1, encoder_hidden_dim=16,
-            decoder_hidden_dim=16, vision_features_channels=[16, 16, 16], text_projection_in_dim=16,
+            decoder_hidden_dim=16, vision_features_channels=[16, 16, 16], text_projection_in_dim=24,
             text_projection_out_dim=24, class_embed_dim=24, task_encoder_hidden_dim=24, encoder_dim_feedforward=16,
             decoder_dim_feedforward=16, encoder_layers=1, decoder_num_layers=2, encoder_attention_heads=2, num_queries=4,
             decoder_num_heads=2, encoder_in_channels=[16, 32, 64], num_labels=2,

@@ -1,6 +1,8 @@
 """The operator's contract. On the CPU: the reference, and, inside `interpreted()`, the kernels through the same door."""
 
 import contextlib
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -183,6 +185,25 @@ def test_export(way, make_call, assert_close):
     assert "msda_core.forward" in str(program.graph)
     other = make_call(B=3, device=way, seed=1)
     assert_close(program.module()(*other.inputs), reference.exact(*other.inputs))
+
+
+def test_a_program_loaded_where_nobody_imported_the_operator_says_what_to_import(make_call, tmp_path):
+    """torch names the operator, whose first name is the package: README says which module of it."""
+
+    class Model(torch.nn.Module):
+        def forward(self, value, loc, attn):
+            return multi_scale_deformable_attention(value, [[4, 6], [3, 2]], None, loc, attn)
+
+    call = make_call(device=CPU)
+    args = (call.value, call.loc, call.attn)
+    torch.export.save(torch.export.export(Model(), args), tmp_path / "model.pt2")
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch, sys; torch.export.load(sys.argv[1])", str(tmp_path / "model.pt2")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode and "torch.ops.msda_core.forward.default" in done.stderr
+    assert "import" in done.stderr and "msda_core" in done.stderr
+    torch.testing.assert_close(torch.export.load(tmp_path / "model.pt2").module()(*args), Model()(*args))
 
 
 def test_registration_is_sound(way, make_call):
