@@ -41,6 +41,11 @@ class Launch:
         """How many programs the grid has."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
+    def prepare(self) -> None:
+        """What a config does to the arguments before its launch: its blocks in their descriptors, zeros in its outputs."""
+        for hook in self.pre_hooks:
+            hook(self.values)
+
 
 def configurations(kernel, args: Sequence, kwargs: Mapping[str, Any]) -> list:
     """The configs of an autotuned kernel that survive its pruning for these arguments; empty for any other kernel."""

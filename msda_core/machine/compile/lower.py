@@ -426,6 +426,11 @@ def lower_launch(launch: Launch, target) -> Lowering:
     worker = _worker()
     answer = worker.ask(request)
     if "error" in answer:
+        if "pass pipeline" in answer["error"] and _specialises_warps(shipment.functions):
+            raise errors.Unsupported(
+                f"{launch.name} asks for warp specialisation (warp_specialize=True), which Triton {worker.version} does not "
+                f"compile for sm_{capability} here. Without it, the kernel can be counted."
+            )
         file, lineno = answer.get("file") or launch.fn.__code__.co_filename, answer.get("lineno", 0)
         text = linecache.getline(file, lineno).strip() if lineno else ""
         raise errors.CompileError(launch.name, _clean(answer["error"]), file, lineno, text, answer.get("log", ""))
@@ -444,6 +449,11 @@ def lower_launch(launch: Launch, target) -> Lowering:
         while len(_answers) > _CACHE_SIZE:
             _answers.popitem(last=False)
     return lowering
+
+
+def _specialises_warps(functions: list[dict[str, Any]]) -> bool:
+    """Whether a kernel, or what it calls, has a loop whose warps are to do different work."""
+    return any(re.search(r"warp_specialize\s*=(?!\s*False)", f["source"]) for f in functions)
 
 
 def _clean(reason: str) -> str:

@@ -201,7 +201,8 @@ def memory_ops(ttgir: str) -> list[MemoryOp]:
     """Every access to global memory, in the order of the text.
 
     Raises:
-        Unsupported: an access through a tensor descriptor: the copy engine moves it, and it is not counted by requests.
+        Unsupported: warps that run different code; an access through a tensor descriptor: the copy engine moves it, and
+            it is not counted by requests.
     """
     aliases = dict(re.findall(r"^(#\w+) = (#tt\w*\..*)$", ttgir, re.M))
     places = _Places(ttgir)
@@ -214,6 +215,8 @@ def memory_ops(ttgir: str) -> list[MemoryOp]:
             regions.pop()
         if text.split(" loc(")[0].rstrip().endswith("{"):
             regions.append("loop" if re.search(r"\bscf\.(for|while)\b", text) else "other")
+        if text.startswith("ttg.warp_specialize"):
+            raise Unsupported("Warp specialisation, in which warps of one program run different code, is not modelled.")
         refused = _REFUSED.search(text)
         if refused:
             raise Unsupported(

@@ -134,6 +134,8 @@ def _deal_by_turn(events: list[Event], ops: list[Bound]) -> list[tuple[Bound, li
     turns: dict[tuple, list[Event]] = {}
     for event in events:
         turns.setdefault(event.turn, []).append(event)
+    if not turns:  # no program came here
+        return [(ops[0], [])]
     if len(ops) == 1 or len(turns) == 1 and not next(iter(turns)):
         return None
     total = {math.prod(n for _, n in turn) for turn in turns}

@@ -36,6 +36,7 @@ def profile(
     if num_warps is not None:
         kwargs["num_warps"] = num_warps
     launch = bind(kernel, grid, args, kwargs)
+    launch.prepare()
     lowering = lower_launch(launch, target)
     lowering.check_cache_modifiers()
     emulation = Emulation(launch, target=lowering.target)

@@ -18,6 +18,7 @@ One launch at a time: the interpreter keeps its state in module globals.
 import builtins
 import contextlib
 import functools
+import gc
 import linecache
 import sys
 import threading
@@ -170,6 +171,7 @@ class Emulation:
         self.poison = False  # whether lanes that a masked load leaves undefined hold NaN, not the zero they mostly are
         self._regions: list[Argument] = []
         self._hosts: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._aliases: list[tuple[int, int, Any]] | None = None
         self._functions: dict[int, types.FunctionType] = {}
         self._calls = _State()
         self.loops: dict[tuple[str, int], list[int]] = {}  # (file, line) of a loop -> [entered, iterations]
@@ -212,6 +214,48 @@ class Emulation:
         )
         self.arguments.append(argument)
         return argument.virtual
+
+    def _named(self, addresses: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Virtual addresses for those that a kernel read from memory: of whichever tensor lives there.
+
+        Kernels of grouped products take the addresses of their matrices in a tensor. What is found becomes an argument,
+        "memory 1" and so on; what belongs to no tensor stays, and is reported.
+        """
+        addresses = addresses.copy()
+        start, argument = 0, None
+        while True:
+            left = mask & (addresses >> np.uint64(REGION) == 0)
+            if not left.any():
+                return addresses
+            first = int(addresses[left].min())
+            if self._aliases is None or not any(start <= first < stop for start, stop, _ in self._aliases):
+                self._aliases = self._living()
+            found = next((a for a in self._aliases if a[0] <= first < a[1]), None)
+            if found is None:
+                if argument is not None:  # outside what the other lanes read: an element that does not exist
+                    addresses[left] = addresses[left] - np.uint64(start) + np.uint64(argument.first)
+                return addresses
+            start, stop, argument = found
+            if isinstance(argument, torch.Tensor):
+                at = self._aliases.index(found)
+                self._pointer(f"memory {1 + sum(a.name.startswith('memory ') for a in self.arguments)}", argument)
+                argument = self.arguments[-1]
+                self._aliases[at] = (start, stop, argument)
+            inside = left & (addresses >= np.uint64(start)) & (addresses < np.uint64(stop))
+            addresses[inside] = addresses[inside] - np.uint64(start) + np.uint64(argument.first)
+
+    def _living(self) -> list[tuple[int, int, Any]]:
+        """(first byte, end, argument or tensor) of the memory of every tensor there is."""
+        own = {a.tensor.untyped_storage().data_ptr(): a for a in self.arguments}
+        found: dict[int, tuple[int, int, Any]] = {}
+        for tensor in gc.get_objects():
+            if issubclass(type(tensor), torch.Tensor):
+                with contextlib.suppress(RuntimeError, NotImplementedError):  # tensors without memory of their own
+                    storage = tensor.untyped_storage()
+                    start = storage.data_ptr()
+                    if start and start not in found:
+                        found[start] = (start, start + storage.nbytes(), own.get(start, tensor))
+        return list(found.values())
 
     def argument_of(self, address: int) -> Argument | None:
         """The argument whose region a virtual address lies in."""
@@ -306,8 +350,11 @@ class Emulation:
             sem=sem,
             scope=scope,
         )
-        active = addresses.ravel() if mask.all() else addresses[mask]
+        active = access.addresses.ravel() if mask.all() else access.addresses[mask]
         if active.size:
+            if int(active.min()) >> REGION == 0:
+                access.addresses = self._named(access.addresses, mask)
+                active = access.addresses[mask]
             low, high = int(active.min()), int(active.max())
             owner = self.argument_of(low)
             if owner is not None and owner.first <= low and high + itemsize <= owner.last:
@@ -786,8 +833,7 @@ class Emulation:
         """Everything up to the first program: yields (function, its converted arguments)."""
         launch = self.launch
         with _lock, self._interpreting() as interpreter:
-            for hook in launch.pre_hooks:
-                hook(launch.values)
+            launch.prepare()
             function = self.function(launch.kernel)
             arguments = {
                 name: value if name in launch.constants else self._convert(interpreter, name, value)

@@ -1,5 +1,6 @@
 """The command and what it is made of: sessions, budgets, differences, scripts that fail."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 
 from msda_core import bench, machine
 from msda_core.device import load_triton
+from msda_core.machine.compile.ttgir import memory_ops
 from msda_core.machine.run.libdevice import apply
 from msda_core.machine.tool import cli, compare, data, verify
 from msda_core.machine.tool.budgets import breaches
@@ -17,6 +19,7 @@ PAGE = Path(machine.__file__).with_name("README.md")
 triton = load_triton()
 import triton.language as tl  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 
 @triton.jit
@@ -59,6 +62,35 @@ def in_bfloat16(x_ptr, out_ptr, N: tl.constexpr):
     x = tl.load(x_ptr + offs)
     tl.store(out_ptr + offs, tl.where(x > 1, x * x + x, -x))
 
+
+@triton.jit
+def specialised(a_ptr, b_ptr, c_ptr, K, B: tl.constexpr):
+    o = tl.arange(0, B)
+    acc = tl.zeros((B, B), tl.float32)
+    for k in tl.range(0, K, B, warp_specialize=True):
+        a = tl.load(a_ptr + o[:, None] * K + k + o[None, :])
+        acc = tl.dot(a, tl.load(b_ptr + (k + o)[:, None] * B + o[None, :]), acc)
+    tl.store(c_ptr + o[:, None] * B + o[None, :], acc)
+
+
+@triton.jit
+def by_address(table_ptr, out_ptr, N: tl.constexpr):
+    offs = tl.arange(0, N)
+    x_ptr = tl.load(table_ptr + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    tl.store(out_ptr + tl.program_id(0) * N + offs, tl.load(x_ptr + offs))
+
+
+@triton.jit
+def through_a_descriptor(x, out_ptr, B: tl.constexpr):
+    offs = tl.arange(0, B)[:, None] * B + tl.arange(0, B)[None, :]
+    tl.store(out_ptr + offs, x.load([0, 0]))
+
+
+def blocks(values):
+    values["x"].block_shape = [values["B"], values["B"]]
+
+
+hooked = triton.autotune([triton.Config({"B": 16}, pre_hook=blocks)], key=[])(through_a_descriptor)
 
 SCRIPT = """
 import sys, torch, triton, triton.language as tl
@@ -158,6 +190,19 @@ def test_the_json_has_the_promised_fields(script, tmp_path, capsys):
         ([], "raise ValueError('no luck')", 1, "failed at line 11 of"),
         ([], "raise ValueError('no luck')", 1, "Counted before that: 1 launches."),
         ([], "sys.exit(7)", 7, "ended with status 7"),
+        (
+            ["--every", "2"],
+            "touch[(2,)](x, N=64)\nassert x.sum() == 192",
+            1,
+            "touch, launch 2, was sampled before that",
+        ),
+        (
+            ["--seconds", "0.00001"],
+            "",
+            1,
+            "touch is too large: after 0 s it was still in program (0, 0, 0)",
+        ),
+        (["--launch", "9"], "", 1, "There was no launch number 9. Launched: touch (1)."),
         ([], "touch[(1,)](x, N=128)", 1, "reads element 64 of x_ptr, past the 64 elements"),
         (["--sanitize"], "touch[(1,)](torch.empty(64, device='cuda'), N=64)", 1, "never written"),
     ],
@@ -235,6 +280,41 @@ def test_inline_assembly_and_clusters_are_refused_by_name():
     assert "num_ctas=2" in session.launches[0].refused and session.launches[0].report is None
 
 
+def test_warp_specialisation_is_counted_or_refused_by_name():
+    a, b, c = torch.rand(64, 64).half(), torch.rand(64, 64).half(), torch.empty(64, 64)
+    run = functools.partial(machine.profile, specialised, (1,), a, b, c, 64, B=64)
+    assert run(target="sm_80").loads.bytes == 2 * 64 * 64 * 2  # there the compiler leaves the loop as it is
+    with pytest.raises(machine.Unsupported, match="specialised asks for warp specialisation.*sm_90"):
+        run(target="sm_90")
+    with pytest.raises(machine.Unsupported, match="different code"):
+        memory_ops("ttg.warp_specialize(%a) attributes {requestedRegisters = array<i32: 24>}")
+
+
+def test_a_kernel_may_read_the_addresses_of_its_tensors():
+    """As grouped products do: each tensor counts as one of its own, and past its end is out of bounds."""
+    x, y = torch.rand(64), torch.rand(128)
+    table, out = torch.tensor([x.data_ptr(), y.data_ptr()]), torch.empty(128)
+    report = machine.profile(by_address, (2,), table, out, N=64)
+    torch.testing.assert_close(out, torch.cat([x, y[:64]]))
+    assert report.loads.unique_sectors == 17  # 256 bytes of each, and the addresses
+    assert {"memory 1", "memory 2"} <= set(report.trace.tensors)
+    with pytest.raises(machine.OutOfBounds, match="element 64 of memory 1, past the 64 elements"):
+        machine.profile(by_address, (1,), table, out, N=128)
+    with pytest.raises(machine.OutOfBounds, match="not computed from any tensor argument"):
+        machine.profile(by_address, (1,), torch.tensor([16, 16]), out, N=64)
+
+
+def test_what_a_config_does_before_its_launch_is_compiled():
+    """Descriptors get their blocks from a hook of the config, and only then compile."""
+    x, out = torch.rand(16, 16), torch.empty(16, 16)
+    with machine.session("sm_80") as session:
+        hooked[(1,)](TensorDescriptor(x, [16, 16], [16, 1], [1, 1]), out)
+    assert session.launches[0].report.loads.bytes == 1024 and torch.equal(x, out)
+    with machine.session("sm_90") as session:
+        hooked[(1,)](TensorDescriptor(x, [16, 16], [16, 1], [1, 1]), out)
+    assert "copy engine" in session.launches[0].refused
+
+
 def test_a_policy_that_the_assembler_refuses_is_said_before_any_count():
     with pytest.raises(machine.CompileError, match=r'cache_modifier=".ca" and eviction_policy="evict_last".*Give one'):
         machine.profile(with_policy, (1,), torch.rand(64), torch.empty(64), N=64)
@@ -274,9 +354,10 @@ def test_verify_says_what_it_does_not_compare():
     assert "launch 1: not compared: the GPU launched it less often" in verify.table(rows)
 
 
-def test_the_page_says_what_verify_found_on_hardware():
-    """`data/verify_h200.json` is what `verify` wrote there for three scripts."""
-    found = json.loads((Path(bench.__file__).parent / "data" / "verify_h200.json").read_text())
+@pytest.mark.parametrize("name", ["verify_h200.json", "verify_h200_foreign.json"])
+def test_the_page_says_what_verify_found_on_hardware(name):
+    """What `verify` wrote there: for three scripts of ours, and for kernels that nobody here wrote."""
+    found = json.loads((Path(bench.__file__).parent / "data" / name).read_text())
     assert found["gpu"] == "NVIDIA H200" and found["triton"]
     rows = found["launches"]
     pairs = [pair for row in rows for pair in row["counts"].values()]

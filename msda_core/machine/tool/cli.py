@@ -99,6 +99,12 @@ def _run(options: argparse.Namespace, theirs: list[str]) -> int:
     with profiled.everywhere(), pretending(capability, profiled.estimated):
         outcome = script.run(command[0], command[1:], module=bool(options.module))
     notes = [outcome.sentence] if outcome.sentence else []
+    if outcome.sentence and (sampled := [p for p in profiled.launches if p.report and p.report.sampled is not None]):
+        if not options.complete:
+            notes.append(
+                f"{sampled[0].kernel}, launch {sampled[0].number}, was sampled before that, and its outputs are not whole: "
+                "with --complete or --all, or smaller inputs, they are."
+            )
     seen = ", ".join(f"{name} ({times})" for name, times in profiled.seen.items())
     if not profiled.seen:
         notes.append(f"{command[0]} launched no Triton kernel in this process.")
@@ -124,7 +130,7 @@ def _run(options: argparse.Namespace, theirs: list[str]) -> int:
     broken = budgets.breaches(limits, document["launches"])
     for sentence in broken:
         print(f"over budget: {sentence}", file=sys.stderr)
-    missing = options.kernel and options.kernel not in profiled.seen
+    missing = (options.kernel or options.launch is not None) and not profiled.launches
     return outcome.status or int(bool(broken)) or int(bool(missing))
 
 

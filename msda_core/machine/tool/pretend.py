@@ -93,6 +93,11 @@ def _nothing() -> Callable[..., None]:
     return lambda *args, **kwargs: None
 
 
+def _empty_strided(size, stride, dtype) -> torch.Tensor:
+    """What the code that Inductor writes makes its buffers with."""
+    return torch.empty_strided(size, stride, dtype=dtype)
+
+
 def gpu_of(capability: int):
     """The GPU whose constants stand for a compute capability: the first that has it, else the nearest below."""
     known = sorted(GPUS.values(), key=lambda g: -g.capability)
@@ -165,6 +170,9 @@ def pretending(capability: int, estimated: Callable[[], float]) -> Iterator[None
         is_current_stream_capturing=lambda: False, _exchange_device=lambda index: 0,
         _maybe_exchange_device=lambda index: 0, mem_get_info=lambda d=None: (80 << 30, 80 << 30),
     )  # fmt: skip
+    patch(torch.cuda, _DeviceGuard=_Timer)
+    patch(torch.version, cuda="12.8")
+    patch(torch._C._dynamo.guards, _empty_strided_cuda=_empty_strided)
     patch(torch, set_default_device=_nothing())
     patch(torch._C, _cuda_getCurrentRawStream=lambda index=0: 0)
     patch(triton.testing, do_bench=bench, do_bench_cudagraph=bench)

@@ -168,6 +168,7 @@ class session(guard):
         start = time.thread_time()
         try:
             refuse_options(entry.launch)
+            entry.launch.prepare()
             entry.lowering = lower_launch(entry.launch, self.capability)
             entry.lowering.check_cache_modifiers()
         except (errors.CompileError, errors.Unsupported, errors.NoCompiler) as error:
