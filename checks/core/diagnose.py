@@ -125,10 +125,10 @@ class Diagnosis:
             return Finding(mistake)
         return Finding(None, *self._lead(shown), self._differs(shown))
 
-    def settled(self, mistake: Mistake) -> bool:
+    def settled(self, mistake: Mistake | None) -> bool:
         """Whether what this mistake has done so far tells it from every other: what is left to run can add nothing."""
         alone = {one.name for one in self.failing}
-        if not alone or mistake.only or any({one.only} == alone for one in self._exercise.mistakes):
+        if not alone or mistake is None or mistake.only or any({one.only} == alone for one in self._exercise.mistakes):
             return False
         others = (one for one in self._exercise.mistakes if one is not mistake and not one.only)
         return not any(all(self._agrees(one, True, seen) for seen in self.seen) for one in others)
@@ -215,7 +215,7 @@ class Diagnosis:
             return True
         return outcome.changed == other.changed and compare.same(outcome.value, other.value)
 
-    def recall(self, mistake: Mistake, item: Any, seed: int) -> Outcome | None:
+    def recall(self, mistake: Mistake | None, item: Any, seed: int) -> Outcome | None:
         """What a mistake did in a check, if it ran there."""
         for known in (_KNOWN, self._behaviour):
             for kept in (None, seed):
