@@ -179,7 +179,10 @@ class Diagnosis:
             if tried > PAIRS:
                 break
             both = _together(one, other)
-            if both is not None and all(self._agrees(both, True, seen) for seen in (*failing, *right)):
+            held = (
+                one for one in self.seen if one.state == "pass" and one.is_property
+            )  # these may take a compiler: last
+            if both is not None and all(self._agrees(both, True, seen) for seen in (*failing, *right, *held)):
                 return both
         return None
 

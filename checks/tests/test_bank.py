@@ -43,6 +43,8 @@ FALSE = {
     "02.msda_flat: NaN that was read made zero, no bounds": "when the strides of images and heads change places",
     "03.lru_hits: evicts one too late": "when the cache never forgets",
     "04.row_sum_kernel: the mask of the lanes": "when the load has no mask",
+    "06.launch_config: D as it is": "when all points are taken at once, however many channels there are, and besides when "
+    "BLOCK_D is D",
     "06.msda_fwd_fast_kernel: level = p // L": "when the level of a lane past the last point is looked up",
     "06.device_time: one flush, then a graph": "when dispatch is mistaken for the kernel",
     "09.accumulator_dtype: remembered by dtype": "when the rule is typed in, not read off a listing",
