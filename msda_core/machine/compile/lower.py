@@ -540,6 +540,9 @@ class Worker:
                 answer = self._next(TIMEOUT)
             except OSError:
                 answer = None
+            except BaseException:  # interrupted: the answer that is still to come belongs to nobody
+                self.close()
+                raise
             if answer is None:
                 code = self.process.wait()
                 return {"error": f"The compiler crashed on this kernel (exit status {code}).", "log": ""}

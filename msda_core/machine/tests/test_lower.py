@@ -198,6 +198,16 @@ def test_a_compiler_that_dies_is_replaced():
     assert machine.lower(add_kernel, "*fp32", "*fp32", 4096, BLOCK=2048).loads == ["ld.global.v4.b32"]
 
 
+def test_an_interrupted_request_leaves_its_answer_to_nobody(monkeypatch):
+    def interrupted(self, seconds):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module.Worker, "_next", interrupted)
+        machine.lower(add_kernel, "*fp16", "*fp16", 4096, BLOCK=1024)
+    assert machine.lower(add_kernel, "*fp32", "*fp32", 8192, BLOCK=512).loads == ["ld.global.v4.b32"]
+
+
 def test_a_warm_answer_takes_less_than_150_ms():
     case = {c.name: c for c in probes.CASES}["gather_rows_f16"]
     tensors = case.inputs()
