@@ -599,11 +599,18 @@ class Emulation:
             except errors.Unsupported as error:
                 self.refuse(str(error))
 
+        def splat(kind, scalar):
+            # The interpreter gives a comparison the dtype of its operands, and would make numbers of a scalar mask.
+            if scalar.data.dtype == bool:
+                return Handle(np.full(kind.shape, scalar.data.reshape(-1)[0]), tl.int1)
+            return stock.create_splat(builder, kind, scalar)
+
         def inline_asm(*_, **__):
             self.refuse("runs inline assembly (PTX text), which cannot be run on a host.")
 
         return {
             "create_extern_elementwise": extern,
+            "create_splat": splat,
             "create_inline_asm": inline_asm,
             "create_masked_load": masked_load,
             "create_masked_store": masked_store,

@@ -42,6 +42,13 @@ def masked_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def scalar_mask(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    there = (tl.load(x_ptr) > 0.5) & (tl.load(x_ptr + 1) < 0.5)
+    offs = tl.arange(0, BLOCK)
+    tl.store(y_ptr + offs, offs.to(tl.float32), mask=there & (offs < n))
+
+
+@triton.jit
 def far_kernel(x_ptr, far, y_ptr):
     tl.store(y_ptr, tl.load(x_ptr + far.to(tl.int64) * 1000))
 
@@ -387,3 +394,12 @@ def test_a_trace_keeps_the_offset_of_a_view():
     x = torch.zeros(40)
     trace = machine.trace(copy_kernel, (1,), x[3:35], torch.zeros(32), 32, BLOCK=32)
     assert trace.tensors["x_ptr"].base % 512 == 12
+
+
+@pytest.mark.parametrize("first", [0.0, 1.0])
+def test_a_scalar_comparison_is_a_mask_of_a_block_too(first):
+    """Triton's interpreter gives a comparison its operands' dtype, and would splat it as numbers."""
+    y = torch.full((8,), -1.0)
+    with machine.guard():
+        scalar_mask[(1,)](torch.tensor([first, 0.0]), y, 5, BLOCK=8)
+    assert y.tolist() == ([0.0, 1.0, 2.0, 3.0, 4.0] if first else [-1.0] * 5) + [-1.0] * 3
