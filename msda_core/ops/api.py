@@ -101,7 +101,7 @@ def multi_scale_deformable_attention(
 
     tables_in_graph = tables.traceable(spatial_shapes, level_start_index, value, points)
     traced = (value, *tables_in_graph, sampling_locations, attention_weights, *sums)
-    transformed = torch._C._are_functorch_transforms_active() and not compiling
+    transformed = not compiling and torch._C._are_functorch_transforms_active()
     if method == "discrete":
         return registry.Nearest.apply(*traced) if transformed else registry.nearest(*traced)
     if compiling:
