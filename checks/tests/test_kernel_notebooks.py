@@ -15,7 +15,7 @@ from checks.catalogue import LABS
 from checks.core.exercise import lab_exercises
 from checks.core.grade import grade
 from checks.tests import browser
-from checks.tests.conftest import WRITTEN, blank_text, solved_text
+from checks.tests.conftest import ALL, WRITTEN, blank_text, solved_text
 from msda_core import device
 from msda_core.tests.test_device import without
 
@@ -161,7 +161,7 @@ def test_graded_from_its_file(mine):
 
 def test_without_triton_they_open_and_say_what_to_do(tmp_path):
     """The first of them and the last; MSDA_ALL=1 opens all."""
-    opened = KERNELS if os.environ.get("MSDA_ALL") else [KERNELS[0], KERNELS[-1]]
+    opened = KERNELS if ALL else [KERNELS[0], KERNELS[-1]]
     paths = {lab: tmp_path / f"{LABS[lab].notebook}.py" for lab in opened}
     for lab, path in paths.items():
         path.write_text(solved_text(lab), encoding="utf-8")
