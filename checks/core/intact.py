@@ -31,6 +31,11 @@ def changed() -> list[str]:
     return list(_CHANGED)
 
 
+def _held(owner: Any) -> dict[str, Any]:
+    """What an owner holds now, copied in one step: another thread may be at work on it."""
+    return vars(owner).copy()
+
+
 def _ours(name: str | None) -> bool:
     package, *rooms = (name or "").split(".")
     return package in OURS and "tests" not in rooms and not (rooms and rooms[0] in NO_JUDGES)
@@ -44,7 +49,7 @@ def _owners(wide: bool) -> Iterator[tuple[str, Any]]:
     modules = {name: one for name, one in list(sys.modules.items()) if isinstance(one, types.ModuleType)}
     ours = {name: one for name, one in modules.items() if _ours(name)}
     used = {
-        value.__name__ for one in ours.values() for value in vars(one).values() if isinstance(value, types.ModuleType)
+        value.__name__ for one in ours.values() for value in _held(one).values() if isinstance(value, types.ModuleType)
     }
     pythons = set(modules) if wide else used | {"builtins"}
     for name, module in modules.items():
@@ -53,7 +58,7 @@ def _owners(wide: bool) -> Iterator[tuple[str, Any]]:
             continue
         yield name, module
         if not python or wide:
-            for one in list(vars(module).values()):
+            for one in _held(module).values():
                 if isinstance(one, type) and one.__module__ == name:
                     yield f"{name}.{one.__qualname__}", one
 
@@ -83,14 +88,12 @@ class Snapshot:
         if Snapshot._known[0] != len(sys.modules):
             Snapshot._known = (len(sys.modules), list(_owners(False)))
         self._tables = [
-            (exercise, name, table, dict(table))
+            (exercise, name, table, table.copy())
             for name in ("_REGISTRY", "_PARTS")
             for table in [getattr(exercise, name)]
         ]
-        self._fields = [(made, dict(vars(made))) for made in exercise._REGISTRY.values()]
-        self._owners = [
-            (name, owner, dict(vars(owner))) for name, owner in (_owners(True) if wide else Snapshot._known[1])
-        ]
+        self._fields = [(made, _held(made)) for made in exercise._REGISTRY.values()]
+        self._owners = [(name, owner, _held(owner)) for name, owner in (_owners(True) if wide else Snapshot._known[1])]
         self._code = {
             id(value): (value, value.__code__, value.__defaults__)
             for name, _, values in self._owners
@@ -102,7 +105,7 @@ class Snapshot:
     def restore(self) -> None:
         """Put back what has changed since, and note its name."""
         for where, owner, before in self._owners:
-            now = vars(owner)
+            now = _held(owner)
             if len(now) == len(before) and all(map(operator.is_, list(now.values()), before.values())):
                 continue
             for name, value in before.items():

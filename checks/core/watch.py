@@ -260,7 +260,7 @@ def _find_functions() -> None:
     global _searched
     from checks.core import exercise
 
-    names = [name for name in sys.modules if is_key(name)]
+    names = [name for name in list(sys.modules) if is_key(name)]
     if _searched == (len(names), len(exercise._REGISTRY)):
         return
     _searched = (len(names), len(exercise._REGISTRY))
@@ -287,7 +287,7 @@ def _search(thing: Any, seen: set[int]) -> None:
                     waiting.append(cell.cell_contents)
             waiting.append(getattr(one, "__wrapped__", None))
         elif isinstance(one, (dict, types.MappingProxyType)):
-            waiting.extend(one.values())
+            waiting.extend(one.copy().values())
         elif isinstance(one, (list, tuple, set, frozenset)):
             waiting.extend(one)
         elif isinstance(one, type):

@@ -2,7 +2,10 @@
 
 import builtins
 import dataclasses
+import itertools
 import math
+import sys
+import threading
 import types
 
 import pytest
@@ -91,3 +94,30 @@ def test_a_thread_that_a_call_left_is_watched_in_the_next():
     call(space["start"], ())
     assert call(space["f"], (0.5, 4)).reached
     space["asked"].put(None)
+
+
+def test_another_thread_may_change_modules_meanwhile():
+    """A kernel is compiled beside its cases, which imports: what is copied is copied in one step."""
+    stop = threading.Event()
+
+    def busy():
+        for n in itertools.count():
+            if stop.is_set():
+                return
+            for owner in (types, compare, intact.Snapshot):
+                setattr(owner, f"_busy_{n % 50}", n)
+            for owner in (types, compare, intact.Snapshot):
+                delattr(owner, f"_busy_{n % 50}")
+
+    thread = threading.Thread(target=busy)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread.start()
+    try:
+        for _ in range(60):
+            intact.Snapshot._known = (0, [])  # as after an import
+            intact.Snapshot().restore()
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(before)
