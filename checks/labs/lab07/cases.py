@@ -195,7 +195,7 @@ def several_levels(draw: Draw):
 
 def several_heads(draw: Draw):
     """a head's gradient comes from its own channels of the output"""
-    return _inputs(draw, shapes=((3, 4),), Q=1, M=3, D=2, K=2)
+    return _inputs(draw, shapes=((3, 4),), Q=4, M=3, D=2, K=2)
 
 
 def two_images(draw: Draw):

@@ -92,6 +92,11 @@ def _down(fx, fy):
     return -(1 - fx), -fx, 1 - fx, fx
 
 
+def _mixed_down(fx, fy):
+    """The signs of the rows, with the rows' own weights in place of the columns'."""
+    return -(1 - fy), -(1 - fy), fy, fy
+
+
 def _signed(slopes, corner):
     return lambda fx, fy: [-s if i == corner else s for i, s in enumerate(slopes(fx, fy))]
 
@@ -144,6 +149,8 @@ def _backward(
                 keep = (j * W + i >= 0) & (j * W + i < H * W)
             elif outside == "unchecked":
                 keep = torch.ones_like(keep)
+            elif outside == "inner":  # the first row and column are taken to be outside
+                keep = (i > 0) & (i < W) & (j > 0) & (j < H)
             elif outside == "high":  # what is before the first row reads and writes from the end, as Python does
                 keep = (i < W) & (j < H)
             at = (start if packed else 0) + j * row(H, W) + i * column(H, W)
@@ -154,7 +161,7 @@ def _backward(
             grad_locations[:, :, :, l, :, 0] += A * sx * dot * size(H, W)[0]
             grad_locations[:, :, :, l, :, 1] += A * sy * dot * size(H, W)[1]
             writes.append((c, pixel, keep, (A * w)[..., None] * g))
-        start += H * W
+        start = H * W + (0 if packed == "last" else start)
     for c in range(4):
         before = grad_value.clone()
         for corner, pixel, keep, amount in writes:
@@ -205,6 +212,18 @@ def _regraded(which: int, change):
     def answer(value, shapes, locations, attention, grad_out):
         changed = change(grad_out.reshape(*grad_out.shape[:2], *value.shape[2:])).reshape(grad_out.shape)
         return _backward(value, shapes, locations, attention, changed)[which]
+
+    return answer
+
+
+def _mixed_axes(which: int):
+    """grad_out read as if all queries of a head lay together."""
+
+    def answer(value, shapes, locations, attention, grad_out):
+        B, Q, _ = grad_out.shape
+        M, D = value.shape[2:]
+        mixed = grad_out.reshape(B, M, Q, D).transpose(1, 2).reshape(B, Q, M * D)
+        return _backward(value, shapes, locations, attention, mixed)[which]
 
     return answer
 
@@ -310,6 +329,27 @@ def _common(which: int) -> list[Mistake]:
             _wrong(which, cell=torch.trunc),
             "`int(-0.5)` is 0. Which pixel lies to the left of -0.5?",
         ),
+        Mistake(
+            "when column 0 and row 0 are taken to be outside",
+            _wrong(which, outside="inner"),
+            "The first column and the first row have number 0, and both exist.",
+        ),
+        Mistake(
+            "when a level is taken to begin after the level before it alone",
+            _wrong(which, packed="last"),
+            "Before level 2 lie the pixels of level 0 and those of level 1.",
+        ),
+        Mistake(
+            "when coordinates are scaled by W - 1 and H - 1",
+            _wrong(which, half=0.0, minus=1),
+            "Location 1 is the outer edge of the last pixel, not its centre.",
+        ),
+        Mistake(
+            "when grad_out is read as (M, Q)",
+            _mixed_axes(which),
+            "`grad_out` is (B, Q, M * D): a query's heads follow one another. Is an axis moved by a reshape that should be "
+            "moved by a transpose, or by neither?",
+        ),
     ]
 
 
@@ -356,6 +396,39 @@ def _all_wrong(**options):
     return lambda *call: _backward(*call, **options)
 
 
+def _one_wrong(which: int, change):
+    """The three gradients, of which one is changed: change(gradient, *call)."""
+
+    def answer(*call):
+        found = list(_backward(*call))
+        found[which] = change(found[which], *call)
+        return tuple(found)
+
+    return answer
+
+
+def _per_pixel(_, *call):
+    return _backward(*call, size=lambda H, W: (1, 1))[1]
+
+
+def _without_attention(which: int):
+    return lambda _, *call: _backward(*call, attention=False)[which]
+
+
+def _through_softmax(grad, value, shapes, locations, attention, grad_out):
+    a, g = attention.flatten(3), grad.flatten(3)
+    return (a * (g - (a * g).sum(-1, keepdim=True))).view_as(attention)
+
+
+def _pile_up(fn, x, eps):
+    grad, ahead, behind = torch.zeros_like(x), x.clone(), x.clone()
+    for index in product(*map(range, x.shape)):
+        ahead[index] += eps
+        behind[index] -= eps
+        grad[index] = (fn(ahead) - fn(behind)) / (2 * eps)
+    return grad
+
+
 NUMERIC_GRADIENT: list[Mistake] = [
     Mistake(
         "when only the step ahead is taken",
@@ -391,6 +464,11 @@ NUMERIC_GRADIENT: list[Mistake] = [
         "when an element that was moved is not put back",
         lambda fn, x, eps: _quotient_with(fn, x, eps, keep=True),
         "When the second element moves, where should the first one be?",
+    ),
+    Mistake(
+        "when the two copies are made once, and every step stays in them",
+        _pile_up,
+        "When the second element moves, where should the first one be? A copy is needed for each element, or a step back.",
     ),
     Mistake(
         "when x itself is moved",
@@ -532,6 +610,31 @@ GRAD_ATTENTION: list[Mistake] = [
         "Moving right changes x. Which of the four pixels gains weight when you do?",
     ),
     Mistake(
+        "when the four pixels are added up without their weights",
+        _wrong(2, weights=lambda fx, fy: (torch.ones_like(fx),) * 4),
+        "The sample is the one of the forward pass: four pixels, each by its weight.",
+    ),
+    Mistake(
+        "when only the last corner is left",
+        _wrong(2, weights=lambda fx, fy: (0 * fx, 0 * fx, 0 * fx, fx * fy)),
+        "Four corners take part. Is something set where it should be added to?",
+    ),
+    Mistake(
+        "when each weight goes to the opposite corner",
+        _wrong(2, weights=lambda fx, fy: _weights(1 - fx, 1 - fy)),
+        "The nearer a pixel, the more it is read.",
+    ),
+    Mistake(
+        "when the derivative of a softmax is taken as well",
+        lambda *call: _through_softmax(_backward(*call)[2], *call),
+        "The weights come in as they are. Whoever made them by a softmax goes on from your gradient.",
+    ),
+    Mistake(
+        "when the mean over the points is taken",
+        lambda *call: _backward(*call)[2] / call[3][0, 0, 0].numel(),
+        "The output is a sum over the points. Nothing is divided.",
+    ),
+    Mistake(
         "when the result is always float32",
         lambda *call: _backward(*call)[2].float(),
         "Make the result with `torch.zeros_like(attention_weights)`.",
@@ -634,6 +737,17 @@ GRAD_LOCATIONS: list[Mistake] = [
         "when x0 and y0 are the nearest pixel instead of the one to the left and above",
         _wrong(1, cell=torch.round),
         "The cell of x = 2.7 begins at 2. `round` gives 3.",
+    ),
+    Mistake(
+        "when the slope along y weighs the rows, and not the columns",
+        _wrong(1, down=_mixed_down),
+        "Along y: lower minus upper, in each column. How much a column counts depends on where the point is between the "
+        "*columns*.",
+    ),
+    Mistake(
+        "when the slope along x is stored for y as well",
+        lambda *call: _backward(*call)[1][..., :1].expand_as(call[2]).clone(),
+        "A point can move down too.",
     ),
     Mistake(
         "when all signs are turned round",
@@ -843,6 +957,13 @@ GRAD_VALUE: list[Mistake] = [
         "A pixel nobody read has no gradient. Start from `torch.zeros_like(value)`.",
     ),
     Mistake(
+        "when every head writes into the first",
+        lambda value, *rest: torch.cat(
+            [_backward(value, *rest)[0].sum(2, keepdim=True), torch.zeros_like(value[:, :, 1:])], 2
+        ),
+        "Head m read its own part of the pixel. Where does its gradient belong?",
+    ),
+    Mistake(
         "when every head's gradient is added to all heads",
         lambda value, *rest: _backward(value, *rest)[0].sum(2, keepdim=True).expand_as(value).clone(),
         "A head read its own channels only. Which axis of the gradient is missing an index?",
@@ -922,5 +1043,57 @@ ALL_GRADIENTS: list[Mistake] = [
         "when H and W are swapped",
         lambda value, shapes, *rest: _backward(value, shapes.flip(-1), *rest),
         "A row of `spatial_shapes` is (H, W).",
+    ),
+    Mistake(
+        "when locations come before value",
+        lambda *call: (lambda v, l, a: (l, v, a))(*_backward(*call)),
+        "In the order of the arguments: value, locations, attention.",
+    ),
+    Mistake(
+        "when the half pixel is forgotten",
+        _all_wrong(half=0.0),
+        "Location 0 is the edge of the first pixel, and pixels are counted at their centres.",
+    ),
+    Mistake(
+        "when x and y of the sampling locations are swapped",
+        lambda value, shapes, locations, *rest: (lambda v, l, a: (v, l.flip(-1), a))(
+            *_backward(value, shapes, locations.flip(-1), *rest)
+        ),
+        "The last axis of `sampling_locations` is (x, y), while an image is indexed [row, column].",
+    ),
+    Mistake(
+        "when coordinates are cut off towards zero instead of rounded down",
+        _all_wrong(cell=torch.trunc),
+        "`.long()` of -0.5 is 0. Which pixel lies to the left of -0.5?",
+    ),
+    Mistake(
+        "when a level is taken to begin after the level before it alone",
+        _all_wrong(packed="last"),
+        "Before level 2 lie the pixels of level 0 and those of level 1.",
+    ),
+    Mistake(
+        "when the size factor is forgotten in grad_locations",
+        _one_wrong(1, _per_pixel),
+        "That is the slope per pixel. A location runs from 0 to 1: how many pixels does it cross?",
+    ),
+    Mistake(
+        "when the attention weight is missing in grad_locations",
+        _one_wrong(1, _without_attention(1)),
+        "The sample is multiplied by its weight before it reaches the output, and so is its slope.",
+    ),
+    Mistake(
+        "when the attention weight is missing in grad_value",
+        _one_wrong(0, _without_attention(0)),
+        "A point with a small weight let little of the pixel through. How much comes back?",
+    ),
+    Mistake(
+        "when the attention weight is still in grad_attention",
+        _one_wrong(2, _without_attention(2)),
+        "The output is linear in the weight. Is the slope of 3·A equal to 3·A?",
+    ),
+    Mistake(
+        "when the derivative of a softmax is taken in grad_attention as well",
+        _one_wrong(2, _through_softmax),
+        "The weights come in as they are. Whoever made them by a softmax goes on from your gradient.",
     ),
 ]

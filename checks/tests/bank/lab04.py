@@ -260,3 +260,109 @@ def softmax_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
         tl.store(out_ptr + r * stride_row + offs, tl.exp(x - top) / sum, mask=offs < N)
 """,
 )
+
+right(
+    "04.add_kernel",
+    """
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    pid = tl.program_id(axis=0)
+    block_start = pid * BLOCK
+    offsets = block_start + tl.arange(0, BLOCK)
+    here = offsets < N
+    output = tl.load(x_ptr + offsets, here, 0.0)
+    output += tl.load(y_ptr + offsets, here, 0.0)
+    tl.store(out_ptr + offsets, output, here)
+""",
+    "masks without their names",
+)
+wrong("04.add_kernel", "only what fits into one block", ADD, "offs < N", "offs < BLOCK")
+wrong("04.copy2d_kernel", "out is packed", COPY, "h * stride_oh + w * stride_ow", "h * W + w")
+wrong(
+    "04.copy2d_kernel",
+    "block sizes exchanged",
+    COPY,
+    "program_id(0) * BLOCK_H",
+    "program_id(0) * BLOCK_W",
+    "program_id(1) * BLOCK_W",
+    "program_id(1) * BLOCK_H",
+)
+wrong(
+    "04.gather_rows_kernel",
+    "cast after the product",
+    GATHER,
+    "other=0).to(tl.int64)",
+    "other=0)",
+    "row[:, None] * stride_row",
+    "(row[:, None] * stride_row).to(tl.int64)",
+)
+wrong(
+    "04.gather_rows_kernel",
+    "row -1 for lanes past the end",
+    GATHER,
+    "other=0)",
+    "other=-1)",
+    "mask = (n < N)[:, None] & (d < D)[None, :]",
+    "mask = (d < D)[None, :] & (n >= 0)[:, None]",
+    "x, mask=mask",
+    "x, mask=mask & (n < N)[:, None]",
+)
+right(
+    "04.gather_rows_kernel",
+    GATHER.replace(".to(tl.int64)", "").replace("row[:, None] * stride_row", "row[:, None] * stride_row.to(tl.int64)"),
+    "the stride is widened",
+)
+wrong("04.bilinear_kernel", "rounded, not down", BILINEAR, "tl.floor(x)", "tl.floor(x + 0.5)", "tl.floor(y)", "tl.floor(y + 0.5)")
+wrong(
+    "04.bilinear_kernel",
+    "the border goes on",
+    BILINEAR,
+    "            mask = (q < Q) & (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)",
+    "            mask = q < Q\n            xi = tl.minimum(tl.maximum(xi, 0), W - 1)\n            yj = tl.minimum(tl.maximum(yj, 0), H - 1)",
+)
+wrong("04.bilinear_kernel", "the weight of the other corner", BILINEAR, "(1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj))", "tl.abs(x - xi) * tl.abs(y - yj)")
+wrong("04.bilinear_kernel", "points beyond the edges left out", BILINEAR, "mask = (q < Q) &", "mask = (q < Q) & (x >= 0) & (x <= W - 1) & (y >= 0) & (y <= H - 1) &")
+right(
+    "04.row_sum_kernel",
+    """
+@triton.jit
+def row_sum_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
+    r = tl.program_id(0)
+    lanes = tl.arange(0, BLOCK)
+    at = x_ptr + r.to(tl.int64) * stride_row + lanes
+    total = 0.0
+    for start in range(0, N, BLOCK):
+        total += tl.sum(tl.load(at, mask=lanes < N - start, other=0).to(tl.float32), axis=0)
+        at += BLOCK
+    tl.store(out_ptr + r, total)
+""",
+    "one sum, and addresses that walk",
+)
+wrong("04.row_sum_kernel", "the sum of each block is written over the last", SUM, "acc += tl.load", "acc = tl.load", "    tl.store(out_ptr", "        tl.store(out_ptr")
+wrong("04.row_sum_kernel", "blocks begin at one", SUM, "range(0, N, BLOCK)", "range(1, N, BLOCK)")
+wrong("04.softmax_kernel", "32-bit row offset", SOFTMAX, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)")
+wrong("04.softmax_kernel", "the maximum begins at zero", SOFTMAX, 'tl.full((BLOCK,), float("-inf"), tl.float32)', "tl.zeros((BLOCK,), tl.float32)")
+wrong("04.softmax_kernel", "the smallest taken off", SOFTMAX, "top = tl.max(most, axis=0)", "top = -tl.max(-most, axis=0)")
+right(
+    "04.softmax_kernel",
+    """
+@triton.jit
+def softmax_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * stride_row
+    lanes = tl.arange(0, BLOCK)
+    most = float("-inf")
+    total = 0.0
+    for start in range(0, N, BLOCK):
+        offs = start + lanes
+        x = tl.load(x_ptr + row + offs, mask=offs < N, other=float("-inf"))
+        now = tl.maximum(most, tl.max(x, axis=0))
+        safe = tl.where(now == float("-inf"), 0.0, now)
+        total = total * tl.exp(most - safe) + tl.sum(tl.exp(x - safe), axis=0)
+        most = now
+    for start in range(0, N, BLOCK):
+        offs = start + lanes
+        x = tl.load(x_ptr + row + offs, mask=offs < N, other=float("-inf"))
+        tl.store(out_ptr + row + offs, tl.exp(x - most) / total, mask=offs < N)
+""",
+    "two walks, one number each",
+)

@@ -96,3 +96,101 @@ def msda_fwd_kernel(
             tl.store(out_ptr + ((b * Q + q) * M + m) * D + d, acc.to(out_ptr.dtype.element_ty), mask=d < D)
 """
 wrong("05.msda_fwd_kernel", "a query at a time, with scalars: right, and slow", SCALARS, helpers=CORNER)
+
+wrong("05.corner", "cast before the mask", CORNER, "tl.floor(x) + i", "tl.floor(x).to(tl.int32) + i", "tl.floor(y) + j", "tl.floor(y).to(tl.int32) + j")
+wrong("05.corner", "one past the last is inside", CORNER, "(xi < W)", "(xi <= W)", "(yj < H)", "(yj <= H)")
+wrong("05.corner", "the weight of the opposite corner", CORNER, "(1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj))", "tl.abs(x - xi) * tl.abs(y - yj)")
+wrong("05.corner", "what is no number is zero", CORNER, "    xi = tl", "    x = tl.where(x == x, x, 0.0)\n    y = tl.where(y == y, y, 0.0)\n    xi = tl")
+wrong("05.corner", "the weights are added", CORNER, "(1 - tl.abs(x - xi)) * (1", "(1 - tl.abs(x - xi)) + (1")
+wrong("05.corner", "the weight times the mask", CORNER, "tl.where(mask, weight, 0.0)", "weight * mask.to(tl.float32)")
+right(
+    "05.corner",
+    """
+@triton.jit
+def corner(x, y, i: tl.constexpr, j: tl.constexpr, H, W):
+    left = tl.floor(x)
+    top = tl.floor(y)
+    wx = x - left if i == 1 else 1 - (x - left)
+    wy = y - top if j == 1 else 1 - (y - top)
+    exists = (left >= -i) & (left + i <= W - 1) & (top >= -j) & (top + j <= H - 1)
+    column = tl.where(exists, left + i, 0).to(tl.int32)
+    row = tl.where(exists, top + j, 0).to(tl.int32)
+    return row * W + column, tl.where(exists, wx * wy, 0), exists
+""",
+    "by cases",
+)
+for what, *change in [
+    ("head and batch item exchanged", "m = tl.program_id(1) % M", "m = tl.program_id(1) // M", "(tl.program_id(1) // M).to", "(tl.program_id(1) % M).to"),
+    ("the last queries are written too", "mask=(q < Q)[:, None] & (d < D)[None, :])", "mask=(d < D)[None, :])"),
+    ("32-bit batch", "(tl.program_id(1) // M).to(tl.int64)", "tl.program_id(1) // M"),
+    ("points of the first batch item", "(((b * Q + q) * M + m)", "((q * M + m)"),
+    ("locations in 16 bits", "other=0.0).to(tl.float32) * W - 0.5", "other=0.0) * W - 0.5", "other=0.0).to(tl.float32) * H - 0.5", "other=0.0) * H - 0.5", "corner(x, y,", "corner(x.to(tl.float32), y.to(tl.float32),"),
+    ("levels of level 0's size", "shapes_ptr + 2 * l)", "shapes_ptr)", "shapes_ptr + 2 * l + 1)", "shapes_ptr + 1)"),
+    ("points before levels", "* L + l) * K + k", "* K + k) * L + l"),
+    ("no attention", "acc += (a * weight)", "acc += weight"),
+    ("softmax again", "a = tl.load(attn_ptr + n, mask=q < Q, other=0.0).to(tl.float32)", "a = tl.exp(tl.load(attn_ptr + n, mask=q < Q, other=0.0).to(tl.float32))\n            total += a", "    for l in range(L):", "    total = tl.zeros((BLOCK_Q,), tl.float32)\n    for l in range(L):", "acc.to(out_ptr", "(acc / total[:, None]).to(out_ptr"),
+]:  # fmt: skip
+    wrong("05.msda_fwd_kernel", what, FORWARD, *change, helpers=CORNER)
+right(
+    "05.msda_fwd_kernel",
+    """
+@triton.jit
+def msda_fwd_kernel(
+    value_ptr, shapes_ptr, starts_ptr, loc_ptr, attn_ptr, out_ptr, Q, S,
+    M: tl.constexpr, D: tl.constexpr, L: tl.constexpr, K: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_D: tl.constexpr,
+):
+    j = tl.program_id(1).to(tl.int64)
+    q = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    d = tl.arange(0, BLOCK_D)[None, :]
+    row = (j // M * Q + q) * M + j % M
+    out = tl.zeros((BLOCK_Q, BLOCK_D), tl.float32)
+    for p in range(L * K):
+        l = p // K
+        H, W = tl.load(shapes_ptr + 2 * l), tl.load(shapes_ptr + 2 * l + 1)
+        level = value_ptr + ((j // M * S + tl.load(starts_ptr + l)) * M + j % M) * D
+        a = tl.load(attn_ptr + row * (L * K) + p, mask=q < Q, other=0).to(tl.float32)
+        xy = loc_ptr + 2 * (row * (L * K) + p)
+        x = tl.load(xy, mask=q < Q, other=-9).to(tl.float32) * W - 0.5
+        y = tl.load(xy + 1, mask=q < Q, other=-9).to(tl.float32) * H - 0.5
+        for jj in tl.static_range(2):
+            for ii in tl.static_range(2):
+                offset, weight, there = corner(x, y, ii, jj, H, W)
+                at = level + offset.to(tl.int64)[:, None] * (M * D) + d
+                out += (weight * a)[:, None] * tl.load(at, mask=there[:, None] & (d < D), other=0).to(tl.float32)
+    tl.store(out_ptr + row[:, None] * D + d, out.to(out_ptr.dtype.element_ty), mask=(q < Q)[:, None] & (d < D))
+""",
+    "one loop over levels and points",
+    CORNER,
+)
+
+LAUNCHER = right(
+    "05.msda_forward",
+    """
+def msda_forward(value, spatial_shapes, level_start_index, sampling_locations, attention_weights):
+    B, S, M, D = value.shape
+    Q, L, K = sampling_locations.shape[1], sampling_locations.shape[3], sampling_locations.shape[4]
+    out = torch.empty(B, Q, M, D, dtype=value.dtype, device=value.device)
+    if out.numel() == 0:
+        return out.view(B, Q, M * D)
+    tensors = [t.contiguous() for t in (value, spatial_shapes, level_start_index, sampling_locations, attention_weights)]
+    block = 16
+    msda_fwd_kernel[(triton.cdiv(Q, block), B * M)](
+        *tensors, out, Q, S, M=M, D=D, L=L, K=K, BLOCK_Q=block, BLOCK_D=triton.next_power_of_2(D)
+    )
+    return out.view(B, Q, M * D)
+""",
+    helpers=CORNER + FORWARD,
+)
+for what, *change in [
+    ("views as they are", "t.contiguous() for", "t for"),
+    ("value's strides only", "t.contiguous() for t in (value, spatial", "t for t in (value.contiguous(), spatial"),
+    ("the result is float32", "dtype=value.dtype", "dtype=torch.float32"),
+    ("axes of the grid exchanged", "(triton.cdiv(Q, block), B * M)", "(B * M, triton.cdiv(Q, block))"),
+    ("the last queries have no program", "triton.cdiv(Q, block)", "Q // block"),
+    ("channels rounded up by hand, wrongly", "triton.next_power_of_2(D)", "32"),
+    ("heads not joined", "    )\n    return out.view(B, Q, M * D)", "    )\n    return out"),
+    ("one program a batch item", "B * M)", "B)"),
+    ("everything made float32", "t.contiguous() for t in (value, spatial_shapes, level_start_index, sampling_locations, attention_weights)", "t.contiguous() for t in (value.float(), spatial_shapes, level_start_index, sampling_locations.float(), attention_weights.float())"),
+    ("empty calls launched", "    if out.numel() == 0:\n        return out.view(B, Q, M * D)\n", ""),
+]:  # fmt: skip
+    wrong("05.msda_forward", what, LAUNCHER, *change, helpers=CORNER + FORWARD)

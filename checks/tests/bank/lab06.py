@@ -122,3 +122,35 @@ for what, *change in [
     ("never flushed", "clock.flush(), ", "None, "),
 ]:  # fmt: skip
     wrong("06.device_time", what, DEVICE, *change)
+for what, *change in [
+    ("all x, then all y", "        both = 2 * at[:, :, None] + tl.arange(0, 2)[None, None, :]\n", "        both = (2 * n * (L * K))[:, None, None] + p[None, :, None] + tl.arange(0, 2)[None, None, :] * (L * K)\n"),
+    ("y before x", "x, y = tl.split", "y, x = tl.split"),
+    ("points past the last count", "(p < L * K)[None, :]", "(p < first + BLOCK_P)[None, :]"),
+    ("level = p % L", "lvl = p // K", "lvl = p % L"),
+    ("level of the lane, not of the point", "lvl = p // K", "lvl = tl.arange(0, BLOCK_P) // K"),
+    ("H and W exchanged", "shapes_ptr + 2 * lvl,", "shapes_ptr + 2 * lvl + 0 + 1,", "shapes_ptr + 2 * lvl + 1,", "shapes_ptr + 2 * lvl,"),
+    ("weights of every head alike", "at = n[:, None] * (L * K)", "at = (b * Q + q)[:, None] * (L * K)"),
+]:  # fmt: skip
+    wrong("06.msda_fwd_fast_kernel", what, FAST, *change)
+for what, *change in [
+    ("one query always", "block_p, block_q, warps = 1, 1, 1", "block_p, block_q, warps = 1, 1, 1\n    Q = 1"),
+    ("bytes taken for numbers", "2048 // dtype.itemsize", "2048"),
+    ("two warps for each multiprocessor", ">= 528", ">= 264"),
+]:  # fmt: skip
+    wrong("06.launch_config", what, CONFIG, *change)
+for what, *change in [
+    ("bytes for sectors", "(load_sectors + store_sectors) / 132 / 1980", "(load_sectors + store_sectors) * 32 / 132 / 1980"),
+    ("contention forgotten", ", busiest_line * 7 / 1980", ""),
+    ("milliseconds", "return t + 1.2", "return (t + 1.2) / 1000"),
+]:  # fmt: skip
+    wrong("06.predict_time", what, TIME, *change)
+for what, *change in [
+    ("not brought up to speed", "clock.now() - start < 30_000", "clock.now() - start < 10"),
+    ("by the host's clock", "warm = [(clock.record(), graph(), clock.record()) for _ in range(99)]", "warm = [(clock.now(), graph(), clock.synchronize(), clock.now()) for _ in range(99)]", "[c.time - a.time for a, _, c in warm]", "[c - a for a, _, _, c in warm]"),
+    ("the flush is timed too", "(clock.flush(), clock.record(), fn(), clock.record())", "(None, clock.record(), (clock.flush(), fn()), clock.record())"),
+    ("nobody waits", "for _ in range(99)]\n    clock.synchronize()\n    return", "for _ in range(99)]\n    return"),
+    ("cold and warm exchanged", "return median([c.time - a.time for a, _, c in warm]) / 20, median([c.time - a.time for _, a, _, c in cold])", "return median([c.time - a.time for _, a, _, c in cold]), median([c.time - a.time for a, _, c in warm]) / 20"),
+    ("the graph's launches not counted", "in warm]) / 20", "in warm])"),
+]:  # fmt: skip
+    wrong("06.device_time", what, DEVICE, *change)
+right("06.device_time", DEVICE.replace("sorted(numbers)[len(numbers) // 2]", "min(numbers)"), "the least")

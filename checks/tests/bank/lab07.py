@@ -181,3 +181,113 @@ for what, *change in [
     ("turned round", "return near.any(-1)", "return ~near.any(-1)"),
 ]:
     wrong("07.near_kink", what, KINK, *change)
+
+right(
+    "07.numeric_gradient",
+    """
+def numeric_gradient(fn, x, eps):
+    grad = torch.zeros_like(x)
+    for index in __import__("itertools").product(*map(range, x.shape)):
+        there, back = x.clone(), x.clone()
+        there[index] = there[index] + eps
+        back[index] = back[index] - eps
+        grad[index] = (fn(there).item() - fn(back).item()) / (2 * eps)
+    return grad
+""",
+    "numbers by item()",
+)
+wrong(
+    "07.numeric_gradient",
+    "a flat view, which a transposed one has not",
+    """
+def numeric_gradient(fn, x, eps):
+    x = x.clone()
+    flat = x.view(-1)
+    grad = torch.zeros(x.shape, dtype=x.dtype)
+    for n in range(x.numel()):
+        old = flat[n].item()
+        flat[n] = old + eps
+        up = fn(x)
+        flat[n] = old - eps
+        down = fn(x)
+        flat[n] = old
+        grad.view(-1)[n] = (up - down) / (2 * eps)
+    return grad
+""",
+)
+wrong("07.numeric_gradient", "the shape forgotten", NUMERIC, "return grad", "return grad.flatten()")
+right("07.choose_eps", "def choose_eps(dtype):\n    return torch.finfo(dtype).resolution ** (1 / 3)\n", "from the resolution")
+wrong("07.choose_eps", "a table, wrong for bfloat16", EPS, "return torch.finfo(dtype).eps ** (1 / 3)", "return {torch.float64: 1e-5, torch.float32: 5e-3, torch.float16: 0.1, torch.bfloat16: 0.01}[dtype]")
+for name, what, *change in [
+    ("grad_attention", "divided by the number of points", "    return g_value", "    g_attn = g_attn / (L * K)\n    return g_value"),
+    ("grad_attention", "the border goes on", "if 0 <= x0 + i < W and 0 <= y0 + j < H:", "if True:", "row = start + (y0 + j) * W + x0 + i", "row = start + min(max(y0 + j, 0), H - 1) * W + min(max(x0 + i, 0), W - 1)"),
+    ("grad_attention", "every head reads head 0", "value[b, row, m]).sum()", "value[b, row, 0]).sum()"),
+    ("grad_locations", "the slope to the left", "math.floor(x), math.floor(y)", "math.ceil(x) - 1, math.ceil(y) - 1"),
+    ("grad_locations", "divided by the sizes", "dot * W", "dot / W", "dot * H", "dot / H"),
+    ("grad_locations", "the same for both axes", "g_loc[b, q, m, l, k, 1] += a * sy * wx * dot * H", "g_loc[b, q, m, l, k, 1] += a * sx * wy * dot * W"),
+    ("grad_locations", "weights of x and y exchanged", "a * sx * wy", "a * sx * wx", "a * sy * wx", "a * sy * wy"),
+    ("grad_value", "all levels in the first", "row = start + (y0", "row = (y0"),
+    ("grad_value", "columns of H", "(y0 + j) * W", "(y0 + j) * H"),
+    ("grad_value", "divided by the heads", "a * wx * wy * grad[b, q, m]", "a * wx * wy * grad[b, q, m] / M"),
+]:  # fmt: skip
+    text = GRADS + f"\n\ndef {name}({ARGS}):\n    return all_three({ARGS})[{OWN[name][0]}]\n"
+    wrong(f"07.{name}", what, text, *change)
+TENSORS = right(
+    "07.all_gradients",
+    """
+def all_gradients(value, spatial_shapes, sampling_locations, attention_weights, grad_out):
+    B, S, M, D = value.shape
+    _, Q, _, L, K, _ = sampling_locations.shape
+    sizes = spatial_shapes.flip(-1)[:, None, :]
+    areas = spatial_shapes.prod(-1)
+    start = (areas.cumsum(0) - areas)[:, None]
+    W, H = sizes[..., 0], sizes[..., 1]
+    pixel = sampling_locations * sizes - 0.5
+    low = pixel.floor()
+    frac = pixel - low
+    grad = grad_out.reshape(B, Q, M, 1, 1, D)
+    b = torch.arange(B)[:, None, None, None, None]
+    m = torch.arange(M)[None, None, :, None, None]
+    g_attn = torch.zeros_like(attention_weights)
+    g_x, g_y = torch.zeros_like(attention_weights), torch.zeros_like(attention_weights)
+    g_value = torch.zeros(B * S * M, D, dtype=value.dtype)
+    for i in (0, 1):
+        for j in (0, 1):
+            x, y = low[..., 0] + i, low[..., 1] + j
+            there = (x >= 0) & (x < W) & (y >= 0) & (y < H)
+            row = torch.where(there, start + y * W + x, 0).long()
+            wx = frac[..., 0] if i else 1 - frac[..., 0]
+            wy = frac[..., 1] if j else 1 - frac[..., 1]
+            dot = torch.where(there, (value[b, row, m] * grad).sum(-1), 0)
+            g_attn += wx * wy * dot
+            g_x += (2 * i - 1) * wy * dot
+            g_y += (2 * j - 1) * wx * dot
+            share = torch.where(there, attention_weights * wx * wy, 0)[..., None] * grad
+            at = ((b * S + row) * M + m).expand(there.shape)
+            g_value.index_add_(0, at.flatten(), share.reshape(-1, D))
+    g_loc = torch.stack((g_x * W, g_y * H), -1) * attention_weights[..., None]
+    return g_value.view(B, S, M, D), g_loc, g_attn
+""",
+    "tensors",
+)
+for what, *change in [
+    ("the last point of a pixel wins", "g_value.index_add_(0, at.flatten(), share.reshape(-1, D))", "g_value[at.flatten()] += share.reshape(-1, D)"),
+    ("levels begin where they end", "(areas.cumsum(0) - areas)", "(areas.cumsum(0).clamp(max=S - int(areas[-1])))"),
+    ("the attention of locations forgotten", " * attention_weights[..., None]\n", "\n"),
+    ("corners outside weigh", "share = torch.where(there, attention_weights * wx * wy, 0)", "share = (attention_weights * wx * wy)"),
+]:  # fmt: skip
+    wrong("07.all_gradients", what, TENSORS, *change)
+wrong("07.near_kink", "points just outside the first kink", KINK, "(nearest >= -1) & (nearest <= size)", "(pixels >= -1) & (pixels <= size)")
+right(
+    "07.near_kink",
+    """
+def near_kink(locations, shapes, tol):
+    H, W = shapes[:, 0], shapes[:, 1]
+    size = torch.stack((W, H), dim=-1).view(1, 1, 1, -1, 1, 2)
+    p = locations * size - 0.5
+    gap = torch.minimum(p - p.floor(), p.ceil() - p)
+    near = (gap <= tol) & (p >= -1 - tol) & (p <= size + tol)
+    return near[..., 0] | near[..., 1]
+""",
+    "the smaller gap",
+)
