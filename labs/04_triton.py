@@ -624,7 +624,7 @@ def softmax_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
     exp must not overflow, whatever x holds.
 
     Args:
-        x_ptr, out_ptr: (R, N), float32; rows are stride_row elements apart.
+        x_ptr, out_ptr: (R, N), float32; rows are stride_row elements apart: the last may begin past 2^31.
     """
     tl.static_assert(False, "04.softmax_kernel")
 

@@ -159,9 +159,9 @@ def softmax_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
     exp must not overflow, whatever x holds.
 
     Args:
-        x_ptr, out_ptr: (R, N), float32; rows are stride_row elements apart.
+        x_ptr, out_ptr: (R, N), float32; rows are stride_row elements apart: the last may begin past 2^31.
     """
-    row = tl.program_id(0)  # @row
+    row = tl.program_id(0).to(tl.int64)  # @row
     x_ptr += row * stride_row  # @x_ptr
     out_ptr += row * stride_row  # @out_ptr
     offs = tl.arange(0, BLOCK)  # @offs

@@ -137,7 +137,9 @@ def double_precision(draw: Draw):
     return value.double(), shapes, locations.double(), weights.double()
 
 
-def _convention(align_corners: bool, padding_mode: str, what: str, near: bool = False, far: bool = False, dtype=torch.float32):
+def _convention(
+    align_corners: bool, padding_mode: str, what: str, near: bool = False, far: bool = False, dtype=torch.float32
+):
     def case(draw: Draw):
         sign = 1 if draw.integer(0, 1) else -1
         u = draw.number(1.02, 1.08) if near else draw.number(1.1, 1.9) + 6 * far

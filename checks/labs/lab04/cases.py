@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from checks.core import compare
 from checks.core.watch import door
 from checks.core.exercise import Draw, Failed, NotRun, Property
 from checks.labs.lab04.truth import POINTS_Q
@@ -296,6 +297,23 @@ def _far_sums(kernel, draw: Draw) -> str:
     return f"the row at element {4 * FAR_STRIDE:,} was added up."
 
 
+def _far_shares(kernel, draw: Draw) -> str:
+    """Three rows of float32, of which the last lies past 2^31, in x and in out."""
+    N = SUM_BLOCK + 5
+    both = _far_table(draw, 3, 4 * SUM_BLOCK, torch.float32)  # out lies in the gaps between the rows of x
+    x, out = both[:, :N].div_(50), both[:, 2 * SUM_BLOCK : 2 * SUM_BLOCK + N]
+    out.fill_(float("nan"))
+    kernel[(3,)](x, out, N, FAR_STRIDE, BLOCK=SUM_BLOCK)
+    got, expected = out.contiguous(), x.softmax(1)
+    message = compare.difference(got, expected.double(), expected, ["row", "element"])
+    if message:
+        raise Failed(
+            f"{message} Row 2 begins at element {2 * FAR_STRIDE:,}.",
+            key=("far rows", tuple(got.nan_to_num(-1).flatten().mul(1e4).round().tolist())),
+        )
+    return f"the row at element {2 * FAR_STRIDE:,} was read and written."
+
+
 def _bilinear(kernel, image: Tensor, locations: Tensor, block: int = POINTS_Q) -> Tensor:
     (H, W, D), Q = image.shape, locations.shape[0]
     out = image.new_empty(Q, D)
@@ -432,13 +450,21 @@ def several_blocks_to_normalise(draw: Draw):
 
 
 def large_numbers(draw: Draw):
-    """exp does not overflow, however large the numbers are"""
-    return (draw.uniform(2, 37, low=90.0, high=100.0),)
+    """exp does not overflow, however large the numbers are, and wherever the largest is"""
+    x = draw.uniform(3, 37, low=90.0, high=100.0)
+    x[1, SUM_BLOCK:] -= 120
+    x[2, :-SUM_BLOCK] -= 120
+    return (x,)
 
 
 def very_negative_numbers(draw: Draw):
     """nor do all of them vanish, however negative they are"""
     return (draw.uniform(2, 21, low=-130.0, high=-120.0),)
+
+
+def very_negative_whole_blocks(draw: Draw):
+    """nor do they where the row fills its blocks, and no lane lies past its end"""
+    return (draw.uniform(3, 2 * SUM_BLOCK, low=-130.0, high=-120.0),)
 
 
 def rows_apart(draw: Draw):

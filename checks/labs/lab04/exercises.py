@@ -13,6 +13,7 @@ from checks.labs.lab04.cases import (
     _bilinear,
     _copy2d,
     _far_rows,
+    _far_shares,
     _far_sums,
     _gather,
     _index,
@@ -59,11 +60,13 @@ from checks.labs.lab04.cases import (
     tile_of_another_size,
     transposed_input,
     very_negative_numbers,
+    very_negative_whole_blocks,
     whole_blocks,
     whole_tiles,
 )
 from checks.labs.lab04.truth import _copied, _sampled, _sums
 
+FAR_SHARES = "a row may begin more than 2^31 elements after the first, in x and in out"
 FAR_ROWS = "a row may lie more than 2^32 elements from the first: 32 bits cannot count so far"
 
 exercise(
@@ -224,13 +227,15 @@ exercise(
         several_blocks_to_normalise,
         large_numbers,
         very_negative_numbers,
+        very_negative_whole_blocks,
         less_than_a_block_to_normalise,
         minus_infinity_in_a_row,
         rows_apart,
         short_blocks_to_normalise,
     ],
     properties=[
-        _own_share(_softmax, lambda draw: (draw.normal(2, SUM_BLOCK), SUM_BLOCK // 2), "Which row is program 1's?")
+        _own_share(_softmax, lambda draw: (draw.normal(2, SUM_BLOCK), SUM_BLOCK // 2), "Which row is program 1's?"),
+        Property("far_rows", FAR_SHARES, _far_shares),
     ],
     invoke=_softmax,
     guarded=True,

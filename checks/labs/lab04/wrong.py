@@ -146,6 +146,31 @@ ADD_KERNEL: list[Mistake] = [
         },
         ONE_LANE,
     ),
+    Mistake(
+        "when y is subtracted",
+        {"store": "tl.store(out_ptr + offs, x - y, mask=mask)"},
+        "The kernel is to add.",
+    ),
+    Mistake(
+        "when x is added to itself",
+        {"y": "y = tl.load(x_ptr + offs, mask=mask)"},
+        "Two tensors come in. From how many does the kernel read?",
+    ),
+    Mistake(
+        "when a program begins one element late",
+        {"offs": "offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) + 1"},
+        "Program 0 owns element 0.",
+    ),
+    Mistake(
+        "when the mask looks at the lanes, not at the elements",
+        {"mask": "mask = tl.arange(0, BLOCK) < N"},
+        "Lane 3 of program 7 has not element 3. Which number must stay below N?",
+    ),
+    Mistake(
+        "when the mask lets the elements of the first block through only",
+        {"mask": "mask = offs < BLOCK"},
+        "Every element below N has to be added. With which number does your mask compare?",
+    ),
 ]
 
 
@@ -498,6 +523,11 @@ GATHER_ROWS_KERNEL: list[Mistake] = [
         },
         ONE_LANE,
     ),
+    Mistake(
+        "when the mask covers no columns",
+        {"mask": "mask = mask_n[:, None] & (offs_d >= 0)[None, :]"},
+        "BLOCK_D can be more than D. What do the lanes past D read, and where do they write?",
+    ),
 ]
 
 
@@ -675,6 +705,59 @@ BILINEAR_KERNEL: list[Mistake] = [
         {"mask_q": "mask_q = offs_q < Q // BLOCK_Q * BLOCK_Q"},
         "The points after the last full block count as well.",
     ),
+    Mistake(
+        "when column 0 and row 0 are taken to be outside",
+        {"inside": "inside = mask_q & (xi > 0) & (xi < W) & (yj > 0) & (yj < H)"},
+        "The first column and the first row have number 0, and both exist.",
+    ),
+    Mistake(
+        "when the last column and the last row are taken to be outside",
+        {"inside": "inside = mask_q & (xi >= 0) & (xi < W - 1) & (yj >= 0) & (yj < H - 1)"},
+        "The last column has number W - 1, the last row H - 1, and both exist.",
+    ),
+    Mistake(
+        "when a point is dropped as soon as one of its four pixels does not exist",
+        {"inside": "inside = mask_q & (x0 >= 0) & (x0 < W - 1) & (y0 >= 0) & (y0 < H - 1)"},
+        "The other three still count. Test each corner by itself.",
+    ),
+    Mistake(
+        "when a point beyond the outermost centres is dropped",
+        {
+            "inside": """
+                @
+                inside = inside & (x >= 0) & (x <= W - 1) & (y >= 0) & (y <= H - 1)
+            """
+        },
+        "Past the centre of the last pixel a point still reads that pixel, with less and less weight. Test each corner by itself.",
+    ),
+    Mistake(
+        "when the weights look along x only",
+        {"weight": "weight = fx if i else 1 - fx"},
+        "A point lies between two columns and between two rows: each corner's weight has a factor for both.",
+    ),
+    Mistake(
+        "when the weights look along y only",
+        {"weight": "weight = fy if j else 1 - fy"},
+        "A point lies between two columns and between two rows: each corner's weight has a factor for both.",
+    ),
+    Mistake(
+        "when coordinates are cut off towards zero, and weights are one minus the distance",
+        {
+            "x0": "x0 = x.to(tl.int32)",
+            "y0": "y0 = y.to(tl.int32)",
+            "weight": "weight = (1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj))",
+        },
+        "`.to(tl.int32)` cuts off what is behind the point: -0.5 becomes 0. Which pixel is to the left of -0.5?",
+    ),
+    Mistake(
+        "when coordinates are rounded to the nearest pixel, and weights are one minus the distance",
+        {
+            "x0": "x0 = tl.floor(x + 0.5).to(tl.int32)",
+            "y0": "y0 = tl.floor(y + 0.5).to(tl.int32)",
+            "weight": "weight = (1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj))",
+        },
+        "The cell of x = 2.7 begins at 2. Where does yours begin?",
+    ),
 ]
 
 
@@ -817,6 +900,21 @@ ROW_SUM_KERNEL: list[Mistake] = [
         },
         ONE_LANE,
     ),
+    Mistake(
+        "when the mask looks at the lanes, not at the elements",
+        {"x": "x = tl.load(x_ptr + row * stride_row + offs, mask=tl.arange(0, BLOCK) < N, other=0.0)"},
+        "In the second block lane 3 has not element 3. Which number must stay below N?",
+    ),
+    Mistake(
+        "when the sum is kept in float16",
+        {"acc": "acc = tl.zeros([BLOCK], tl.float16)", "acc_2": "acc += x.to(tl.float16)"},
+        "In float16, 16,384 plus 7 is 16,392: numbers are 16 apart up there. Which dtype should the sum have?",
+    ),
+    Mistake(
+        "when the first element of a row is left out",
+        {"each_start": "for start in range(1, N, BLOCK):"},
+        "A row begins with element 0.",
+    ),
 ]
 
 
@@ -937,5 +1035,54 @@ SOFTMAX_KERNEL: list[Mistake] = [
             "each_start_3": "",
         },
         ONE_LANE,
+    ),
+    Mistake(
+        "when the largest number of the last block is subtracted, not of the row",
+        {"top_2": 'top = tl.load(x_ptr + start + offs, mask=start + offs < N, other=float("-inf"))'},
+        "Is something set at every block where the larger of two should be kept?",
+    ),
+    Mistake(
+        "when the maximum begins at zero",
+        {"top": "top = tl.zeros([BLOCK], tl.float32)"},
+        "Where all numbers are far below zero, a zero that is not there wins. With which number can a maximum begin?",
+    ),
+    Mistake(
+        "when the smallest number is subtracted",
+        {"peak": "peak = -tl.max(-top, axis=0)"},
+        "exp overflows where what is left is large. Which number of the row leaves nothing above zero?",
+    ),
+    Mistake(
+        "when powers of two are taken in place of exp",
+        {
+            "total_2": 'total += tl.exp2(tl.load(x_ptr + start + offs, mask=start + offs < N, other=float("-inf")) - peak)',
+            "store": "tl.store(out_ptr + start + offs, tl.exp2(x - peak) / norm, mask=start + offs < N)",
+        },
+        "exp2 is faster, but its argument must be multiplied by log2(e) first.",
+    ),
+    Mistake(
+        "when the row offset is computed in 32 bits",
+        {"row": "row = tl.program_id(0)"},
+        "A program id is an int32, and so is its product with an int32 stride: past 2^31 it wraps round. Lab 2 counted when "
+        "that happens.",
+    ),
+    Mistake(
+        "when a lane that has seen nothing yet takes -inf from -inf",
+        {
+            "top": """
+                top = tl.full([BLOCK], float("-inf"), tl.float32)
+                total = tl.zeros([BLOCK], tl.float32)
+            """,
+            "each_start": """
+                for start in range(0, N, BLOCK):
+                    now = tl.load(x_ptr + start + offs, mask=start + offs < N, other=float("-inf"))
+                    higher = tl.maximum(top, now)
+                    total = total * tl.exp(top - higher) + tl.exp(now - higher)
+                    top = higher
+            """,
+            "total": "",
+            "each_start_2": "",
+            "norm": "norm = tl.sum(total * tl.exp(top - peak), axis=0)",
+        },
+        "Infinity minus infinity is no number. What has a lane seen that lies past the end of the row, or met only -inf?",
     ),
 ]

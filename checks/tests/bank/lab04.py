@@ -312,7 +312,15 @@ right(
     GATHER.replace(".to(tl.int64)", "").replace("row[:, None] * stride_row", "row[:, None] * stride_row.to(tl.int64)"),
     "the stride is widened",
 )
-wrong("04.bilinear_kernel", "rounded, not down", BILINEAR, "tl.floor(x)", "tl.floor(x + 0.5)", "tl.floor(y)", "tl.floor(y + 0.5)")
+wrong(
+    "04.bilinear_kernel",
+    "rounded, not down",
+    BILINEAR,
+    "tl.floor(x)",
+    "tl.floor(x + 0.5)",
+    "tl.floor(y)",
+    "tl.floor(y + 0.5)",
+)
 wrong(
     "04.bilinear_kernel",
     "the border goes on",
@@ -320,8 +328,20 @@ wrong(
     "            mask = (q < Q) & (xi >= 0) & (xi < W) & (yj >= 0) & (yj < H)",
     "            mask = q < Q\n            xi = tl.minimum(tl.maximum(xi, 0), W - 1)\n            yj = tl.minimum(tl.maximum(yj, 0), H - 1)",
 )
-wrong("04.bilinear_kernel", "the weight of the other corner", BILINEAR, "(1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj))", "tl.abs(x - xi) * tl.abs(y - yj)")
-wrong("04.bilinear_kernel", "points beyond the edges left out", BILINEAR, "mask = (q < Q) &", "mask = (q < Q) & (x >= 0) & (x <= W - 1) & (y >= 0) & (y <= H - 1) &")
+wrong(
+    "04.bilinear_kernel",
+    "the weight of the other corner",
+    BILINEAR,
+    "(1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj))",
+    "tl.abs(x - xi) * tl.abs(y - yj)",
+)
+wrong(
+    "04.bilinear_kernel",
+    "points beyond the edges left out",
+    BILINEAR,
+    "mask = (q < Q) &",
+    "mask = (q < Q) & (x >= 0) & (x <= W - 1) & (y >= 0) & (y <= H - 1) &",
+)
 right(
     "04.row_sum_kernel",
     """
@@ -338,11 +358,27 @@ def row_sum_kernel(x_ptr, out_ptr, N, stride_row, BLOCK: tl.constexpr):
 """,
     "one sum, and addresses that walk",
 )
-wrong("04.row_sum_kernel", "the sum of each block is written over the last", SUM, "acc += tl.load", "acc = tl.load", "    tl.store(out_ptr", "        tl.store(out_ptr")
+wrong(
+    "04.row_sum_kernel",
+    "the sum of each block is written over the last",
+    SUM,
+    "acc += tl.load",
+    "acc = tl.load",
+    "    tl.store(out_ptr",
+    "        tl.store(out_ptr",
+)
 wrong("04.row_sum_kernel", "blocks begin at one", SUM, "range(0, N, BLOCK)", "range(1, N, BLOCK)")
 wrong("04.softmax_kernel", "32-bit row offset", SOFTMAX, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)")
-wrong("04.softmax_kernel", "the maximum begins at zero", SOFTMAX, 'tl.full((BLOCK,), float("-inf"), tl.float32)', "tl.zeros((BLOCK,), tl.float32)")
-wrong("04.softmax_kernel", "the smallest taken off", SOFTMAX, "top = tl.max(most, axis=0)", "top = -tl.max(-most, axis=0)")
+wrong(
+    "04.softmax_kernel",
+    "the maximum begins at zero",
+    SOFTMAX,
+    'tl.full((BLOCK,), float("-inf"), tl.float32)',
+    "tl.zeros((BLOCK,), tl.float32)",
+)
+wrong(
+    "04.softmax_kernel", "the smallest taken off", SOFTMAX, "top = tl.max(most, axis=0)", "top = -tl.max(-most, axis=0)"
+)
 right(
     "04.softmax_kernel",
     """

@@ -97,10 +97,30 @@ def msda_fwd_kernel(
 """
 wrong("05.msda_fwd_kernel", "a query at a time, with scalars: right, and slow", SCALARS, helpers=CORNER)
 
-wrong("05.corner", "cast before the mask", CORNER, "tl.floor(x) + i", "tl.floor(x).to(tl.int32) + i", "tl.floor(y) + j", "tl.floor(y).to(tl.int32) + j")
+wrong(
+    "05.corner",
+    "cast before the mask",
+    CORNER,
+    "tl.floor(x) + i",
+    "tl.floor(x).to(tl.int32) + i",
+    "tl.floor(y) + j",
+    "tl.floor(y).to(tl.int32) + j",
+)
 wrong("05.corner", "one past the last is inside", CORNER, "(xi < W)", "(xi <= W)", "(yj < H)", "(yj <= H)")
-wrong("05.corner", "the weight of the opposite corner", CORNER, "(1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj))", "tl.abs(x - xi) * tl.abs(y - yj)")
-wrong("05.corner", "what is no number is zero", CORNER, "    xi = tl", "    x = tl.where(x == x, x, 0.0)\n    y = tl.where(y == y, y, 0.0)\n    xi = tl")
+wrong(
+    "05.corner",
+    "the weight of the opposite corner",
+    CORNER,
+    "(1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj))",
+    "tl.abs(x - xi) * tl.abs(y - yj)",
+)
+wrong(
+    "05.corner",
+    "what is no number is zero",
+    CORNER,
+    "    xi = tl",
+    "    x = tl.where(x == x, x, 0.0)\n    y = tl.where(y == y, y, 0.0)\n    xi = tl",
+)
 wrong("05.corner", "the weights are added", CORNER, "(1 - tl.abs(x - xi)) * (1", "(1 - tl.abs(x - xi)) + (1")
 wrong("05.corner", "the weight times the mask", CORNER, "tl.where(mask, weight, 0.0)", "weight * mask.to(tl.float32)")
 right(

@@ -216,8 +216,18 @@ def numeric_gradient(fn, x, eps):
 """,
 )
 wrong("07.numeric_gradient", "the shape forgotten", NUMERIC, "return grad", "return grad.flatten()")
-right("07.choose_eps", "def choose_eps(dtype):\n    return torch.finfo(dtype).resolution ** (1 / 3)\n", "from the resolution")
-wrong("07.choose_eps", "a table, wrong for bfloat16", EPS, "return torch.finfo(dtype).eps ** (1 / 3)", "return {torch.float64: 1e-5, torch.float32: 5e-3, torch.float16: 0.1, torch.bfloat16: 0.01}[dtype]")
+right(
+    "07.choose_eps",
+    "def choose_eps(dtype):\n    return torch.finfo(dtype).resolution ** (1 / 3)\n",
+    "from the resolution",
+)
+wrong(
+    "07.choose_eps",
+    "a table, wrong for bfloat16",
+    EPS,
+    "return torch.finfo(dtype).eps ** (1 / 3)",
+    "return {torch.float64: 1e-5, torch.float32: 5e-3, torch.float16: 0.1, torch.bfloat16: 0.01}[dtype]",
+)
 for name, what, *change in [
     ("grad_attention", "divided by the number of points", "    return g_value", "    g_attn = g_attn / (L * K)\n    return g_value"),
     ("grad_attention", "the border goes on", "if 0 <= x0 + i < W and 0 <= y0 + j < H:", "if True:", "row = start + (y0 + j) * W + x0 + i", "row = start + min(max(y0 + j, 0), H - 1) * W + min(max(x0 + i, 0), W - 1)"),
@@ -277,7 +287,13 @@ for what, *change in [
     ("corners outside weigh", "share = torch.where(there, attention_weights * wx * wy, 0)", "share = (attention_weights * wx * wy)"),
 ]:  # fmt: skip
     wrong("07.all_gradients", what, TENSORS, *change)
-wrong("07.near_kink", "points just outside the first kink", KINK, "(nearest >= -1) & (nearest <= size)", "(pixels >= -1) & (pixels <= size)")
+wrong(
+    "07.near_kink",
+    "points just outside the first kink",
+    KINK,
+    "(nearest >= -1) & (nearest <= size)",
+    "(pixels >= -1) & (pixels <= size)",
+)
 right(
     "07.near_kink",
     """

@@ -120,7 +120,13 @@ for what, *change in [
 ]:  # fmt: skip
     wrong("08.msda_bwd_kernel", what, BACKWARD, *change)
 right("08.histogram_kernel", HISTOGRAM.replace(', sem="relaxed"', ""), "in the default order")
-wrong("08.histogram_kernel", "counts begin at zero", HISTOGRAM, "    tl.atomic_add", "    tl.store(hist_ptr + index, 0, mask=mask)\n    tl.atomic_add")
+wrong(
+    "08.histogram_kernel",
+    "counts begin at zero",
+    HISTOGRAM,
+    "    tl.atomic_add",
+    "    tl.store(hist_ptr + index, 0, mask=mask)\n    tl.atomic_add",
+)
 wrong("08.histogram_kernel", "the index of each lane", HISTOGRAM, "hist_ptr + index, 1", "hist_ptr + offs, index")
 
 MERGE = right(
@@ -139,7 +145,9 @@ def merge_then_add_kernel(index_ptr, weight_ptr, out_ptr, N, BLOCK: tl.constexpr
     tl.atomic_add(out_ptr + index, total, mask=mask & (first == lanes), sem="relaxed")
 """,
 )
-right("08.merge_then_add_kernel", MERGE.replace("other=-1", "other=0"), "lanes past the end share place 0 and add nothing")
+right(
+    "08.merge_then_add_kernel", MERGE.replace("other=-1", "other=0"), "lanes past the end share place 0 and add nothing"
+)
 for what, *change in [
     ("every lane adds the sum", "mask=mask & (first == lanes)", "mask=mask"),
     ("the first adds its own only", "out_ptr + index, total", "out_ptr + index, weight"),

@@ -79,14 +79,22 @@ def stagnation_point(dtype):
 """,
     "by doubling",
 )
-wrong("09.stagnation_point", "counted one by one", "def stagnation_point(dtype):\n    n = torch.zeros((), dtype=dtype)\n    while n + 1 != n:\n        n = n + 1\n    return int(n)\n")
-wrong("09.stagnation_point", "added in the dtype itself", "def stagnation_point(dtype):\n    n = torch.ones((), dtype=dtype)\n    while n + 1 != n:\n        n = n * 2\n    return int(n)\n")
+wrong(
+    "09.stagnation_point",
+    "counted one by one",
+    "def stagnation_point(dtype):\n    n = torch.zeros((), dtype=dtype)\n    while n + 1 != n:\n        n = n + 1\n    return int(n)\n",
+)
+wrong(
+    "09.stagnation_point",
+    "added in the dtype itself",
+    "def stagnation_point(dtype):\n    n = torch.ones((), dtype=dtype)\n    while n + 1 != n:\n        n = n * 2\n    return int(n)\n",
+)
 wrong("09.location_error", "true ones in float32", LOCATION, "dtype=torch.float64", "dtype=torch.float32")
 wrong("09.location_error", "squared", LOCATION, "moved.mean()", "moved.square().mean().sqrt()")
 
 CLASSIFY = right(
     "09.classify_atomics",
-    r'''
+    r"""
 def classify_atomics(ptx):
     lines = ptx.splitlines()
     found = ([], [], [])
@@ -113,7 +121,7 @@ def classify_atomics(ptx):
         read = any(re.search(re.escape(one) + r"\b", other) for one in registers for other in rest)
         found[1 if read or "acq_rel" in words else 0].append(size)
     return found
-''',
+""",
     helpers="import re\n",
 )
 for what, *change in [
@@ -127,7 +135,9 @@ for what, *change in [
     ("bits", "int(kind[1]) // 8", "int(kind[1])"),
     ("each size once", "    return found", "    return tuple(sorted(set(one)) for one in found)"),
 ]:  # fmt: skip
-    wrong("09.classify_atomics", what, CLASSIFY, *[one.replace("\\\\b", "\\b") for one in change], helpers="import re\n")
+    wrong(
+        "09.classify_atomics", what, CLASSIFY, *[one.replace("\\\\b", "\\b") for one in change], helpers="import re\n"
+    )
 
 right(
     "09.accumulator_dtype",
@@ -136,9 +146,30 @@ right(
     "the word alone",
     GIVEN,
 )
-wrong("09.accumulator_dtype", "Hopper's listing for all", ACCUMULATOR, "dtype, capability).ptx", "dtype, (9, 0)).ptx", helpers=GIVEN)
-wrong("09.accumulator_dtype", "float16 where bfloat16 is slow", ACCUMULATOR, "return torch.float32 if", "return torch.float16 if", helpers=GIVEN)
-wrong("09.accumulator_dtype", "the text of the kernel is read", ACCUMULATOR, "    ptx = compile_backward(lab08.msda_bwd_kernel, dtype, capability).ptx\n", "    ptx = lab08.msda_bwd_kernel.src\n", helpers=GIVEN)
+wrong(
+    "09.accumulator_dtype",
+    "Hopper's listing for all",
+    ACCUMULATOR,
+    "dtype, capability).ptx",
+    "dtype, (9, 0)).ptx",
+    helpers=GIVEN,
+)
+wrong(
+    "09.accumulator_dtype",
+    "float16 where bfloat16 is slow",
+    ACCUMULATOR,
+    "return torch.float32 if",
+    "return torch.float16 if",
+    helpers=GIVEN,
+)
+wrong(
+    "09.accumulator_dtype",
+    "the text of the kernel is read",
+    ACCUMULATOR,
+    "    ptx = compile_backward(lab08.msda_bwd_kernel, dtype, capability).ptx\n",
+    "    ptx = lab08.msda_bwd_kernel.src\n",
+    helpers=GIVEN,
+)
 
 SWITCHED = right(
     "09.msda_backward_switched",
@@ -187,8 +218,22 @@ def narrow_sum(terms):
 """,
     "what each addition lost, added at the end",
 )
-wrong("09.narrow_sum", "one after the other", "def narrow_sum(terms):\n    total = terms[0]\n    for term in terms[1:]:\n        total = total + term\n    return total\n")
-wrong("09.narrow_sum", "the smallest first", "def narrow_sum(terms):\n    zero = terms[0] - terms[0]\n    terms = sorted(terms, key=lambda t: float(t))\n    total = zero\n    for term in terms:\n        total = total + term\n    return total\n")
+wrong(
+    "09.narrow_sum",
+    "one after the other",
+    "def narrow_sum(terms):\n    total = terms[0]\n    for term in terms[1:]:\n        total = total + term\n    return total\n",
+)
+wrong(
+    "09.narrow_sum",
+    "the smallest first",
+    "def narrow_sum(terms):\n    zero = terms[0] - terms[0]\n    terms = sorted(terms, key=lambda t: float(t))\n    total = zero\n    for term in terms:\n        total = total + term\n    return total\n",
+)
 wrong("09.narrow_sum", "by Python's sum", "def narrow_sum(terms):\n    return sum(terms)\n")
-wrong("09.narrow_sum", "the first forgotten", NARROW, "total, lost = terms[0], terms[0] - terms[0]", "total = lost = terms[0] - terms[0]")
+wrong(
+    "09.narrow_sum",
+    "the first forgotten",
+    NARROW,
+    "total, lost = terms[0], terms[0] - terms[0]",
+    "total = lost = terms[0] - terms[0]",
+)
 wrong("09.narrow_sum", "what is lost has the wrong sign", NARROW, "return total + lost", "return total - lost")
