@@ -192,7 +192,8 @@ class Diagnosis:
         The part is all that returned something, where an edge case raised besides; or the case that is shown, and with it
         more than half of what fails: a case that looks alike by chance is no lead.
         """
-        right = [one for one in self.seen if one.state == "pass" and not one.is_property]
+        right = [one for one in self.seen if one.state == "pass"]
+        right.sort(key=lambda one: one.is_property)  # these may take a compiler: last
         returned = [one for one in self.failing if one.outcome.error is None]
         parts = [(returned, "Where it returns a value, your answer is what you get")] if returned else []
         if not self._stopped(shown.outcome):

@@ -15,6 +15,7 @@ from checks.core import compare
 __all__ = ["relation", "place", "spread"]
 
 FEW = 4  # indices that are listed one by one
+LIKE = 0.02  # how far factors, or differences, that are said to be one may lie apart
 
 
 @dataclass(frozen=True)
@@ -93,18 +94,26 @@ def relation(results: Sequence[tuple[Any, Any, Any]], axes: Any = (), parts: Seq
     if near(y, -t):
         return "Each wrong value has the right size and the wrong sign."
     distinct = len(t.unique()) >= 2
+    # What is said of a factor or a difference must hold of the factor or difference itself, not drown in the tolerance.
+    alike = lambda a, b: bool(((a - b).abs() <= LIKE * b.abs()).all())  # noqa: E731
     if distinct and (t != 0).all():
         ratio = (y / t).median()
-        if near(y, ratio * t):
+        if near(y, ratio * t) and alike(y / t - 1, (ratio - 1).expand(len(t))):
             return f"Each wrong value is {_number(ratio)} times what is expected."
     if distinct:
         step = (y - t).median()
-        if near(y - step, t):
+        if near(y - step, t) and alike(y - t, step.expand(len(t))):
             return f"Each wrong value is {_number(step.abs())} too {'large' if step > 0 else 'small'}."
     for rounded, how in ((t.floor(), "rounded down"), (t.round(), "rounded"), (t.ceil(), "rounded up")):
         if near(y, rounded):
             return f"Each wrong value is what is expected, {how}."
-    if all(len(one) >= 3 and (b != 0).all() and near(one, (one / b).median() * b) for one, b in pairs):
+    if all(
+        len(one) >= 3
+        and (b != 0).all()
+        and near(one, (one / b).median() * b)
+        and alike(one / b - 1, ((one / b).median() - 1).expand(len(b)))
+        for one, b in pairs
+    ):
         return "Within one result, each wrong value is the same multiple of what is expected."
     return _order(each[0])
 

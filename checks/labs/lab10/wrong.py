@@ -16,6 +16,18 @@ def _as_python_says(value, spatial_shapes, level_start_index, sampling_locations
     assert attention_weights.shape == (B, Q, M, L, K)
 
 
+def _said_otherwise(change):
+    """The right front door with another way of refusing: change(message) → an exception."""
+
+    def answer(*args) -> None:
+        try:
+            solution.check_inputs(*args)
+        except ValueError as error:
+            raise change(str(error)) from None
+
+    return answer
+
+
 CHECK_INPUTS: list[Mistake] = [
     Mistake(
         "when the last pixel of a level is not looked at",
@@ -203,6 +215,48 @@ CHECK_INPUTS: list[Mistake] = [
         },
         "What the numbers are is not asked: points outside read zeros; every detector has some.",
     ),
+    Mistake(
+        "when every refusal is a TypeError",
+        _said_otherwise(TypeError),
+        "Whoever calls catches what the docstring says is raised.",
+    ),
+    Mistake(
+        "when every refusal is an AssertionError",
+        _said_otherwise(AssertionError),
+        "`python -O` runs without assertions, and whoever calls catches what the docstring says is raised.",
+    ),
+    Mistake(
+        "when no message begins with the argument at fault",
+        _said_otherwise(lambda said: ValueError(f"Bad input: {said}")),
+        "With which word does a message begin, by the docstring?",
+    ),
+    Mistake(
+        "when no message says what came",
+        _said_otherwise(lambda said: ValueError(f"{said.split(' ')[0]} is not as it must be.")),
+        "Whoever reads the message has not the tensors before them. What did they send?",
+    ),
+    Mistake(
+        "when the message of a level that ends past the last pixel holds no number",
+        {"if_S": """
+            if start + H * W > S:
+                raise ValueError("spatial_shapes must fit into value. Is a level missing?")
+        """},
+        "Which level is it, how large, and how many pixels has value?",
+    ),
+    Mistake(
+        "when no pixel may lie before a level",
+        {
+            "each_level": """
+                seen = 0
+                for (H, W), start in zip(spatial_shapes.tolist(), level_start_index.tolist()):
+                    if start != seen:
+                        raise ValueError(f"level_start_index must be {seen}, got {start}.")
+                    seen += H * W
+                @
+            """
+        },
+        "Levels may lie apart: that is what level_start_index is for.",
+    ),
 ]
 
 
@@ -218,7 +272,7 @@ MSDAFUNCTION: list[Mistake] = [
         "Gradients come back in the order of forward's arguments.",
     ),
     Mistake(
-        "when every GPU is taken to be of capability 8.0",
+        "when every GPU is taken to be of one and the same capability",
         {
             "grad_value": """
                 from solutions import lab09
@@ -521,6 +575,13 @@ MYMSDEFORMATTN: list[Mistake] = [
         {"each_zero": "for zero in (self.attention_weights.bias,):"},
         "At first the query has no say in where a head looks: which parameters must be zero?",
     ),
+    Mistake(
+        "when the softmax runs over the queries",
+        {
+            "weights": "weights = self.attention_weights(query).reshape(B, Q, M, L * K).softmax(1).reshape(B, Q, M, L, K)"
+        },
+        "A query's points share its attention, whoever else asks. Over which axis do they lie?",
+    ),
 ]
 
 
@@ -561,6 +622,7 @@ def _operator(
     seen=True,
     autograd=True,
     folded=True,
+    dtype=None,
 ):
     """The right answer, and by its options the wrong ones."""
     tensor = torch.Tensor
@@ -582,7 +644,10 @@ def _operator(
         @forward.register_fake
         def _(value, shapes, starts, loc, attn):
             B, _, M, D = value.shape
-            return value.new_empty(B, loc.shape[1], M * D) if folded else value.new_empty(B, loc.shape[1], M, D)
+            shape = (B, loc.shape[1], M * D) if folded else (B, loc.shape[1], M, D)
+            return value.new_empty(shape, dtype=dtype or value.dtype)
+
+    if fake is True:
 
         @backward.register_fake
         def _(grad_out, value, shapes, starts, loc, attn):
@@ -640,5 +705,15 @@ REGISTER = [
         "when no gradient is registered",
         lambda name: _operator(name, autograd=False),
         "An operator of PyTorch's own kind has the derivative that you register, and no other.",
+    ),
+    Mistake(
+        "when the operator of the gradients has no fake kernel",
+        lambda name: _operator(name, fake="forward"),
+        "A compiler traces the backward as well. Who tells it the shapes of the three gradients?",
+    ),
+    Mistake(
+        "when the fake output is float32 whatever came in",
+        lambda name: _operator(name, dtype=torch.float32),
+        "Which dtype has the output, and from whom does it get it?",
     ),
 ]
