@@ -148,8 +148,7 @@ class Diagnosis:
         rest = [] if only else [one for one in self.seen if one.state == "pass"]
         order = sorted(failing, key=lambda one: one.is_property) + sorted(rest, key=lambda one: one.is_property)
         for exactly in (True, False):
-            # A kernel that was stopped somewhere near, and only once, is no evidence of what stopped it.
-            if not exactly and len(failing) < 2 and self._stopped(failing[0].outcome):
+            if not exactly and not self._telling(failing):
                 continue
             for mistake in mistakes:
                 if all(self._agrees(mistake, exactly, one) for one in order):
@@ -233,6 +232,17 @@ class Diagnosis:
             draw = Draw(seen.seed)
             found = self._remember(mistake, seen.item, draw, self._observe(mistake, seen.item, draw))[0]
         return found
+
+    def _telling(self, failing: list[Seen]) -> bool:
+        """Whether something more is known of a kernel than that it was stopped somewhere near: what stopped it may be anything.
+
+        Values that it returned, or a line without a mask, and that more than once.
+        """
+        if any(not self._stopped(one.outcome) for one in failing):
+            return True
+        return len(failing) > 1 and all(
+            one.outcome.error and _masked(_inner(one.outcome.error)) is False for one in failing
+        )
 
     @staticmethod
     def _stopped(outcome: Outcome) -> bool:

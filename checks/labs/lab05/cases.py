@@ -31,7 +31,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 @triton.jit
-def read_corners(x_ptr, y_ptr, size_ptr, offset_ptr, weight_ptr, CORNER: tl.constexpr, N: tl.constexpr):
+def read_corners(x_ptr, y_ptr, size_ptr, mask_ptr, offset_ptr, weight_ptr, CORNER: tl.constexpr, N: tl.constexpr):
     """Calls an answer for each of the four corners of N points."""
     n = tl.arange(0, N)
     x = tl.load(x_ptr + n)
@@ -43,18 +43,20 @@ def read_corners(x_ptr, y_ptr, size_ptr, offset_ptr, weight_ptr, CORNER: tl.cons
             offset, weight, mask = CORNER(x, y, i, j, H, W)
             tl.static_assert(offset.dtype.is_int(), "the offset is no integer: nothing else can be added to a pointer")
             tl.static_assert(mask.dtype == tl.int1, "the mask is no comparison: tl.load takes nothing else for a mask")
-            tl.store(offset_ptr + (2 * j + i) * N + n, tl.where(mask, offset, -1))
+            tl.store(mask_ptr + (2 * j + i) * N + n, mask.to(tl.int32))
+            tl.store(offset_ptr + (2 * j + i) * N + n, tl.where(mask, offset, 0))
             tl.store(weight_ptr + (2 * j + i) * N + n, weight)
 
 
-def _corners(corner, x: Tensor, y: Tensor, H: int, W: int) -> tuple[Tensor, Tensor]:
-    """(offset, weight) of the four corners, each (2, 2, N) by j, i and point; offset is -1 where the mask says no."""
+def _corners(corner, x: Tensor, y: Tensor, H: int, W: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(mask, offset, weight) of the four corners, each (2, 2, N) by j, i and point; offset is 0 where the mask says no."""
     N = x.numel()
+    mask = torch.empty(2, 2, N, dtype=torch.int32, device=x.device)
     offset = torch.empty(2, 2, N, dtype=torch.int32, device=x.device)
     weight = torch.empty(2, 2, N, device=x.device)
     size = torch.tensor([H, W], dtype=torch.int32, device=x.device)
     try:
-        read_corners[(1,)](x, y, size, offset, weight, CORNER=corner, N=N, num_warps=1)
+        read_corners[(1,)](x, y, size, mask, offset, weight, CORNER=corner, N=N, num_warps=1)
     except Exception as error:
         said = re.search("the (offset|mask) is no .*", str(error))
         if said:
@@ -63,7 +65,7 @@ def _corners(corner, x: Tensor, y: Tensor, H: int, W: int) -> tuple[Tensor, Tens
         if re.search("unpack|is not iterable", str(error)) and "corner" not in within:
             raise Failed("it returns something else than three blocks: offset, weight, mask") from None
         raise
-    return offset, weight
+    return mask != 0, offset, weight
 
 
 def _points(pixels: list[tuple[float, float]], H: int, W: int):

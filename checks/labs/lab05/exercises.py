@@ -68,7 +68,7 @@ exercise(
     guarded=True,
     limit=LIMIT,
     axes=["corner j", "corner i", "point"],
-    parts=["the offset", "the weight"],
+    parts=["the mask", "the offset", "the weight"],
     mistakes=wrong.CORNER,
     hints=[
         "x is 3.2 and y is -0.4, on a level of 4 columns. Which four pixels lie around the point, and which of them exist?",

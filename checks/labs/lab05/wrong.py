@@ -138,6 +138,45 @@ CORNER: list[Mistake] = [
         {"x0": "x0 = tl.floor(x - 0.5)", "y0": "y0 = tl.floor(y - 0.5)"},
         "x and y are pixel coordinates already.",
     ),
+    Mistake(
+        "when coordinates are cut off towards zero, and weights are one minus the distance",
+        {
+            "x0": "x0 = x.to(tl.int32)",
+            "y0": "y0 = y.to(tl.int32)",
+            "weight": "weight = tl.where(mask, (1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj)), 0.0)",
+            "offset": "offset = tl.where(mask, yj, 0) * W + tl.where(mask, xi, 0)",
+        },
+        "`.to(tl.int32)` cuts off what is behind the point: -0.5 becomes 0. Which pixel is to the left of -0.5?",
+    ),
+    Mistake(
+        "when a coordinate that is not a number is taken for 0",
+        {
+            "x0": """
+                x = tl.where(x == x, x, 0.0)
+                @
+            """,
+            "y0": """
+                y = tl.where(y == y, y, 0.0)
+                @
+            """,
+        },
+        "Pixel 0 exists, and nobody asked for it. What should such a point add?",
+    ),
+    Mistake(
+        "when the weights along x and y are added",
+        {"weight": "weight = tl.where(mask, (fx if i else 1 - fx) + (fy if j else 1 - fy), 0.0)"},
+        "The four weights of a point add up to 1. What do yours add up to?",
+    ),
+    Mistake(
+        "when the weight is multiplied by the mask",
+        {"weight": "weight = (fx if i else 1 - fx) * (fy if j else 1 - fy) * mask.to(tl.float32)"},
+        "A number that is none times 0 is none. What does tl.where do with it?",
+    ),
+    Mistake(
+        "when the weight, one minus the distance, is kept where the pixel does not exist",
+        {"weight": "weight = (1 - tl.abs(x - xi)) * (1 - tl.abs(y - yj))"},
+        "What is the weight of a point whose x is not a number, and what is that times the 0 a masked load gives?",
+    ),
 ]
 
 
@@ -382,7 +421,70 @@ MSDA_FWD_KERNEL: list[Mistake] = [
         },
         "A sum that every corner loads and stores again crosses the chip each time. Registers are free.",
     ),
+    Mistake(
+        "when the largest share is kept in place of the sum",
+        {"acc_2": "acc = tl.maximum(acc, (a * weight)[:, None] * v.to(tl.float32))"},
+        "A weighted sum: what becomes of all shares but the largest?",
+    ),
+    Mistake(
+        "when the sum is kept in float16",
+        {
+            "acc": "acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float16)",
+            "acc_2": "acc += ((a * weight)[:, None] * v.to(tl.float32)).to(tl.float16)",
+        },
+        "Each addition in float16 rounds. Which dtype should the accumulator have?",
+    ),
+    Mistake(
+        "when the products with value are taken in value's dtype",
+        {"acc_2": "acc += ((a * weight)[:, None].to(v.dtype) * v).to(tl.float32)"},
+        "A product of two 16-bit numbers is rounded to 16 bits again. Where does the cast belong?",
+    ),
+    Mistake(
+        "when every level is taken to begin after as many levels of its own size",
+        {"level_ptr": "level_ptr = value_ptr + ((b * S + l * H * W) * M + m) * D"},
+        "Levels have sizes of their own, and where they begin is given.",
+    ),
+    Mistake(
+        "when every level has the size of the first",
+        {"H": "H = tl.load(shapes_ptr + 0 * l).to(tl.int32)", "W": "W = tl.load(shapes_ptr + 0 * l + 1).to(tl.int32)"},
+        "spatial_shapes has a row for each level.",
+    ),
+    Mistake(
+        "when the mean over the levels is taken",
+        {
+            "store": "tl.store(out_ptr + row[:, None] * D + offs_d[None, :], (acc / L).to(out_ptr.dtype.element_ty), mask=mask_out)"
+        },
+        "The weights weigh already. Nothing is divided.",
+    ),
+    Mistake(
+        "when locations and weights of batch item 0 are used for all",
+        {"point": "point = ((offs_q * M + m) * L + l) * K + k"},
+        "A batch item has Q queries. How many lie before this program's?",
+    ),
+    Mistake(
+        "when a softmax is taken of the weights",
+        {
+            "a": """
+                a = tl.exp(tl.load(attn_ptr + point, mask=mask_q, other=0.0).to(tl.float32))
+                total += a
+            """,
+            "acc": """
+                @
+                total = tl.zeros([BLOCK_Q], tl.float32)
+            """,
+            "store": "tl.store(out_ptr + row[:, None] * D + offs_d[None, :], (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=mask_out)",
+        },
+        "The weights come in as they are: whoever calls has made them.",
+    ),
 ]
+
+
+def _launched(*contiguous: str) -> str:
+    """The launch, with only these tensors made contiguous."""
+    names = ("value", "spatial_shapes", "level_start_index", "sampling_locations", "attention_weights")
+    given = ", ".join(f"{name}.contiguous()" if name in contiguous else name for name in names)
+    sizes = "out, Q, S, M=M, D=D, L=L, K=K, BLOCK_Q=BLOCK_Q, BLOCK_D=BLOCK_D, num_warps=4"
+    return f"msda_fwd_kernel[(triton.cdiv(Q, BLOCK_Q), B * M)]({given}, {sizes})"
 
 
 MSDA_FORWARD: list[Mistake] = [
@@ -740,6 +842,21 @@ MSDA_FORWARD: list[Mistake] = [
             """
         },
         "value is (B, S, M, D).",
+    ),
+    Mistake(
+        "when BLOCK_D is 32, whatever D is",
+        {"BLOCK_Q": "BLOCK_Q, BLOCK_D = 16, 32"},
+        "All channels must fit. What does your kernel do with channel 32 of 33?",
+    ),
+    Mistake(
+        "when nobody's strides are looked at",
+        {"launch": _launched()},
+        "The kernel sees addresses. What does a view look like from there?",
+    ),
+    Mistake(
+        "when only value's strides are looked at",
+        {"launch": _launched("value")},
+        "The caller's other tensors may be views as well, and the kernel sees addresses.",
     ),
 ]
 

@@ -654,7 +654,10 @@ def additions(order: Tensor, size: int, shapes=LEVELS) -> tuple[int, int]:
 def _is_order(answer, H: int, W: int, size: int) -> Tensor:
     order = answer(H, W, size)
     if not isinstance(order, Tensor) or order.dtype != torch.int64 or order.shape != (H * W,):
-        raise Failed(f"expected an int64 tensor of shape ({H * W},).", key=("kind",))
+        raise Failed(
+            f"your function returned {describe(order)}, expected an int64 tensor of shape ({H * W},).",
+            key=("kind", str(getattr(order, "dtype", type(order))), H, W, tuple(getattr(order, "shape", ()))),
+        )
     if not torch.equal(order.sort().values, torch.arange(H * W)):
         raise Failed(
             f"of the {H * W} queries of a {H} by {W} level, {H * W - order.unique().numel()} are missing.",

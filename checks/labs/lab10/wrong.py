@@ -606,6 +606,21 @@ TILE_QUERIES: list[Mistake] = [
         lambda H, W, size: solution.tile_queries(H - H % 8, W - W % 8, size),
         "Most levels are no multiple of a tile.",
     ),
+    Mistake(
+        "when the numbers are float32",
+        lambda H, W, size: solution.tile_queries(H, W, size).float(),
+        "Whoever uses the order indexes with it.",
+    ),
+    Mistake(
+        "when each query's place is given, not the query at each place",
+        lambda H, W, size: solution.tile_queries(H, W, size).argsort(),
+        "Element 0 is the first query of program 0. What is element 0 of yours?",
+    ),
+    Mistake(
+        "when H is taken for W in the query's number",
+        lambda H, W, size: (lambda order: order // W * H + order % W)(solution.tile_queries(H, W, size)),
+        "Pixel y * W + x has number y * W + x: how many queries are in a row?",
+    ),
 ]
 
 

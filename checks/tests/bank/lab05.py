@@ -210,7 +210,17 @@ for what, *change in [
     ("channels rounded up by hand, wrongly", "triton.next_power_of_2(D)", "32"),
     ("heads not joined", "    )\n    return out.view(B, Q, M * D)", "    )\n    return out"),
     ("one program a batch item", "B * M)", "B)"),
-    ("everything made float32", "t.contiguous() for t in (value, spatial_shapes, level_start_index, sampling_locations, attention_weights)", "t.contiguous() for t in (value.float(), spatial_shapes, level_start_index, sampling_locations.float(), attention_weights.float())"),
-    ("empty calls launched", "    if out.numel() == 0:\n        return out.view(B, Q, M * D)\n", ""),
 ]:  # fmt: skip
     wrong("05.msda_forward", what, LAUNCHER, *change, helpers=CORNER + FORWARD)
+right(
+    "05.msda_forward",
+    LAUNCHER.replace("t.contiguous() for", "t.contiguous().float() if t.is_floating_point() else t.contiguous() for"),
+    "everything widened first, which costs memory",
+    CORNER + FORWARD,
+)
+right(
+    "05.msda_forward",
+    LAUNCHER.replace("    if out.numel() == 0:\n        return out.view(B, Q, M * D)\n", ""),
+    "a grid without programs is launched",
+    CORNER + FORWARD,
+)
