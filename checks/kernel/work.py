@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks.core.watch import door
 from msda_core.machine.launch import Launch, tensors_of
+from msda_core.machine.run.guard import without_dynamo
 
 __all__ = ["Work"]
 
@@ -69,6 +70,7 @@ class Work(TorchDispatchMode):
         for tensor in written:
             self._origins[_address(tensor)] = _Origin(written=True)
 
+    @without_dynamo
     @door
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

@@ -156,8 +156,8 @@ def _traffic(kernel, draw: Draw, prepared) -> str:
 
 
 def a_whole_call(draw: Draw):
-    """the whole operator: batch, heads, levels and points"""
-    return msda_call(draw, SHAPES[:2], B=2, Q=7, M=3, K=4)
+    """the whole operator: heads, levels and points"""
+    return msda_call(draw, SHAPES[:2], Q=7, M=3, K=4)
 
 
 def any_number_of_queries(draw: Draw):

@@ -268,7 +268,7 @@ def as_models_call_it(draw: Draw):
 
 def two_images(draw: Draw):
     """several images, heads and levels at once"""
-    return _with_grad(draw, _call(draw, [(2, 3), (4, 3), (1, 2)], B=2, Q=1, M=2, D=5, K=4))
+    return _with_grad(draw, _call(draw, B=2, Q=1, M=3, D=5, K=1))
 
 
 def a_sum(draw: Draw):
@@ -284,7 +284,7 @@ def no_query(draw: Draw):
 
 def half_value(draw: Draw):
     """float16 value with float32 locations: each gradient in its own dtype"""
-    return _with_grad(draw, _call(draw, Q=1, dtype=torch.float16))
+    return _with_grad(draw, _call(draw, Q=1, M=1, dtype=torch.float16))
 
 
 def _launches(answer, draw: Draw) -> str:
@@ -533,13 +533,13 @@ def _by_name(answer, grad_out, value, shapes, starts, locations, attention):
 
 def registered_as_called(draw: Draw):
     """called under its name it gives what your kernels give, there and back"""
-    args = _call(draw)
+    args = _call(draw, M=1, D=6)
     return draw.normal(1, 2, 6), *args
 
 
 def registered_views(draw: Draw):
     """value as a transposed view, as layers make it"""
-    args = _call(draw, B=2, Q=1, M=3, D=5, K=4, dtype=torch.float16)
+    args = _call(draw, B=2, Q=1, M=3, D=5, K=1, dtype=torch.float16)
     args[0] = args[0].transpose(1, 2).contiguous().transpose(1, 2)
     return draw.normal(2, 1, 15, dtype=torch.float16), *args
 

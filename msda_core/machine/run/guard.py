@@ -172,7 +172,7 @@ def _numbers(values):
             yield value
 
 
-def _without_dynamo(function: Callable) -> Callable:
+def without_dynamo(function: Callable) -> Callable:
     """Spare the first call of a mode the import of `torch._dynamo`, of 5 s: torch wraps every `__torch_dispatch__` in it.
 
     Where dynamo is there already it is switched off inside the mode, as torch means to.
@@ -196,7 +196,7 @@ class _Allocations(TorchDispatchMode):
         super().__init__()
         self._undefined: dict[int, tuple] = {}  # address of a storage -> (weak reference, bool per byte)
 
-    @_without_dynamo
+    @without_dynamo
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
