@@ -137,7 +137,14 @@ def in_a_circle():
 
 @pytest.mark.parametrize(
     "make",
-    [Silent, lambda: ValueError(Contents()), in_a_circle, lambda: KeyError(Contents())],
+    [
+        Silent,
+        lambda: ValueError(Contents()),
+        in_a_circle,
+        lambda: KeyError(Contents()),
+        lambda: ValueError(10**5000),
+        lambda: ValueError((Contents(),)),
+    ],
     ids=lambda m: m.__name__,
 )
 def test_any_exception_is_a_crash_with_a_sentence(make):
@@ -201,6 +208,22 @@ def test_a_slow_machine_gets_more_and_is_told(monkeypatch):
     assert call(lambda: work(0.5), (), limit=0.2).value == "done"
     outcome = call(lambda: work(30), (), limit=0.1)
     assert "This machine is 4.0 times slower" in outcome.ended and "Is there a loop" not in outcome.ended
+
+
+def test_what_an_import_takes_is_not_the_answers_time(short_limit, tmp_path, monkeypatch):
+    """torch imports SymPy, for seconds, where somebody first calls `torch.unravel_index`."""
+    (tmp_path / "heavy_module.py").write_text(
+        "import time\nstarted = time.thread_time()\nwhile time.thread_time() - started < 0.8: pass\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def to_pixels(location, size):
+        import heavy_module  # noqa: F401
+
+        return location * size - 0.5
+
+    report = grade("01.to_pixels", to_pixels)
+    assert report.state == "pass", report.text()
 
 
 @pytest.fixture
