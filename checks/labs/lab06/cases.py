@@ -226,7 +226,7 @@ def _fills(launch_config, draw: Draw) -> str:
             raise Failed(
                 f"for {_named(call)} there are {programs} programs of {got['num_warps']} warps, on 132 multiprocessors: "
                 f"{programs * got['num_warps'] / 132:.1f} warps each, to hide the wait for memory. Four pass.",
-                ("idle", call[0]),
+                ("idle", call[0], programs * got["num_warps"]),
             )
     return "300 queries, or 100, keep every multiprocessor at work."
 
@@ -329,7 +329,9 @@ def _time(answer, clock: Clock, title: str, **kernel) -> str:
     )
     flushed = any(span.what == "flush" for span in clock.spans)
     name, _, symptom, _ = wrong[0]  # who gets warm wrong may do anything about cold, and it is the same mistake
-    more = flushed if name == "cold" else symptom == "other" and len(wrong)
+    more: object = flushed if name == "cold" else symptom == "other" and len(wrong)
+    if (name, symptom, flushed) == ("cold", "other", False):
+        more = "one figure" if pair[0] == pair[1] else "never"
     raise Failed(f"{title}: your {said}{shared}.", (name, symptom, more))
 
 
@@ -470,6 +472,14 @@ def _on_record(answer, draw: Draw) -> str:
     name, mine, time = max(rows, key=lambda row: abs(math.log(max(row[1], 1e-9) / row[2])))
     far = max(mine, 1e-9) / time
     if not (1 / WORST <= far <= WORST and off <= MEDIAN):
+        thousands = round(math.log10(median(max(mine, 1e-12) / time for _, mine, time in rows)) / 3)
+        scaled = [(name, mine * 1000.0**-thousands, time) for name, mine, time in rows]
+        if thousands and _median_error(scaled) <= 2 * MEDIAN:
+            raise Failed(
+                f"the median error is {off:.0%}, and {MEDIAN:.0%} pass; of {1000.0**-thousands:g} times your figures it would be "
+                f"{_median_error(scaled):.0%}. Microseconds are asked for.",
+                ("unit", thousands),
+            )
         raise Failed(
             f"the median error is {off:.0%}, and {MEDIAN:.0%} pass; the worst is {name}: {mine:.3g} µs predicted, {time:.3g} "
             f"measured, and a factor of {WORST:g} passes.",

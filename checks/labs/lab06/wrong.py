@@ -319,6 +319,30 @@ MSDA_FWD_FAST_KERNEL: list[Mistake] = [
         },
         narrow_batch={"b": "b = (tl.program_id(1) // M)"},
     ),
+    Mistake(
+        "when each row's x are taken to lie before its y",
+        {"pair": "pair = 2 * row[:, None, None] * (L * K) + p[None, :, None] + L * K * tl.arange(0, 2)[None, None, :]"},
+        "The last axis of loc has length 2. Which two numbers are neighbours?",
+    ),
+    Mistake(
+        "when the heads are left out of the place of locations and weights",
+        {
+            "a": """
+                point = (b * Q + q)[:, None] * (L * K) + p[None, :]
+                @
+            """
+        },
+        "attn is (B, Q, M, L, K): between two queries lie the points of all heads.",
+    ),
+    Mistake(
+        "when the points of a level are taken to be L",
+        {
+            "level": "level = p // L",
+            "H": "H = tl.load(shapes_ptr + 2 * level, mask=p < L * K, other=1).to(tl.int32)[None, :]",
+            "W": "W = tl.load(shapes_ptr + 2 * level + 1, mask=p < L * K, other=1).to(tl.int32)[None, :]",
+        },
+        "A level has K points: how many come before point 0 of level 1?",
+    ),
 ]
 
 
@@ -533,6 +557,11 @@ PREDICT_TIME: list[Mistake] = [
     Mistake(
         "when seconds are returned",
         lambda *counts: solution.predict_time(*counts) / 1e6,
+        "Microseconds, please.",
+    ),
+    Mistake(
+        "when milliseconds are returned",
+        lambda *counts: solution.predict_time(*counts) / 1000,
         "Microseconds, please.",
     ),
 ]

@@ -208,6 +208,12 @@ def large_weights(draw: Draw):
     return draw.integers(N, low=0, high=1), 1e6 * (1 + draw.uniform(N)), 3
 
 
+def equal_weights(draw: Draw):
+    """thousands of equal weights at one place: float32 rounds every addition the same way"""
+    N = draw.integer(9_000, 10_000)
+    return torch.ones(N, dtype=torch.int64), torch.full((N,), draw.number(1.05, 1.2)), 2
+
+
 def _repeats(answer, draw: Draw) -> str:
     """The same pairs in other orders, with weights whose sum cancels: what floating point sees of the order, it sees here."""
     N, size = 400, 3
@@ -330,7 +336,7 @@ def three_levels(draw: Draw):
 
 def heads_and_images(draw: Draw):
     """each head of each image has its own pixels; channels need not be a power of two"""
-    return _call(draw, [(3, 4), (1, 2), (2, 3)], B=2, M=2, D=5)
+    return _call(draw, [(3, 4), (1, 2), (2, 3)], B=2, Q=3, M=2, D=5)
 
 
 def on_a_pixel(draw: Draw):

@@ -26,6 +26,7 @@ from checks.labs.lab08.cases import (
     all_at_one_place,
     as_models_call_it,
     different_places,
+    equal_weights,
     grad_out_of_a_sum,
     large_weights,
     many_channels,
@@ -105,7 +106,7 @@ exercise(
 exercise(
     "08.deterministic_sum",
     reference=_summed,
-    cases=[a_sum_of_one_place, places_that_come_again, places_that_never_come, no_pairs, large_weights],
+    cases=[a_sum_of_one_place, places_that_come_again, places_that_never_come, no_pairs, large_weights, equal_weights],
     properties=[REPEATS, OWN_SCALE],
     axes=["place"],
     mistakes=wrong.DETERMINISTIC_SUM,

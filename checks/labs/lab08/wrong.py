@@ -71,6 +71,19 @@ DETERMINISTIC_SUM = [
         _averaged,
         "A sum is asked for. Who divides by how many there are?",
     ),
+    Mistake(
+        "when the weights are sorted, and then added in float32",
+        lambda index, weight, size: (lambda order: torch.zeros(size).index_add(0, index[order], weight[order]))(
+            weight.sort().indices
+        ),
+        "The same bits every time, and far from the sum: thousands of roundings may all go the same way. How many bits does "
+        "a sum of N numbers need?",
+    ),
+    Mistake(
+        "when the unit is 2^-24 whatever the weights are",
+        lambda index, weight, size: _in_units(index, weight, size, fixed=2.0**-24),
+        "What is left of a weight of a millionth, and how many units is one of 1e12?",
+    ),
 ]
 
 
@@ -441,6 +454,15 @@ BWD_MISTAKES = [
         {"start": "start = H * W * (offs_p // K)"},
         "The levels before have sizes of their own, and there may be gaps. starts_ptr says where each one begins.",
     ),
+    Mistake(
+        "when the points of a level are taken to be L",
+        {
+            "H": "H = tl.load(shapes_ptr + 2 * (offs_p // L), mask=mask_p, other=0).to(tl.int32)",
+            "W": "W = tl.load(shapes_ptr + 2 * (offs_p // L) + 1, mask=mask_p, other=0).to(tl.int32)",
+            "start": "start = tl.load(starts_ptr + offs_p // L, mask=mask_p, other=0)",
+        },
+        "A level has K points: how many come before point 0 of level 1?",
+    ),
 ]
 
 
@@ -544,6 +566,26 @@ HISTOGRAM_KERNEL: list[Mistake] = [
         "when the lane's own number is counted instead of its index",
         {"atomic_add": 'tl.atomic_add(hist_ptr + offs % 5, 1, mask=mask, sem="relaxed")'},
         "The place to add to is what was loaded.",
+    ),
+    Mistake(
+        "when two are added for each index",
+        {"atomic_add": 'tl.atomic_add(hist_ptr + index, 2, mask=mask, sem="relaxed")'},
+        "An index that occurs once counts once.",
+    ),
+    Mistake(
+        "when one is exchanged for the count",
+        {"atomic_add": "tl.atomic_xchg(hist_ptr + index, 1, mask=mask)"},
+        "What was counted before is gone. Which atomic leaves it there and adds to it?",
+    ),
+    Mistake(
+        "when the counts begin at zero",
+        {
+            "atomic_add": """
+                tl.store(hist_ptr + index, 0, mask=mask)
+                @
+            """
+        },
+        "hist holds counts already, and other programs may have added to them.",
     ),
 ]
 
@@ -651,6 +693,26 @@ MERGE_THEN_ADD_KERNEL: list[Mistake] = [
         "when the program id is not multiplied by BLOCK",
         {"offs": "offs = tl.program_id(0) + lane"},
         "Program 1 begins where program 0 ends.",
+    ),
+    Mistake(
+        "when lanes meet their neighbours only",
+        {"same": "same = (index[:, None] == index[None, :]) & (tl.abs(lane[:, None] - lane[None, :]) < 2)"},
+        "Lanes that share a place may stand anywhere in the block.",
+    ),
+    Mistake(
+        "when a lane is compared with itself and those after it only",
+        {"same": "same = (index[:, None] == index[None, :]) & (lane[:, None] <= lane[None, :])"},
+        "Who is the first of a group, a lane can only say if it has looked at those before it.",
+    ),
+    Mistake(
+        "when the mean of the weights is added",
+        {
+            "total": """
+                @
+                total = total / tl.sum(same.to(tl.float32), axis=1)
+            """
+        },
+        "A place gets the sum of its weights.",
     ),
 ]
 
@@ -1186,6 +1248,11 @@ MSDA_BACKWARD: list[Mistake] = [
         "when grad_value is always float32",
         {"grad_value": "grad_value = value.new_zeros(value.shape, dtype=torch.float32)"},
         "Summing in float32 may be a good idea, and lab 9 asks when. The result has value's dtype all the same.",
+    ),
+    Mistake(
+        "when the gradient of value comes last",
+        {"result": "return grad_loc, grad_attn, grad_value"},
+        "In the order of the arguments: value, locations, weights.",
     ),
 ]
 

@@ -134,7 +134,6 @@ for what, *change in [
     wrong("06.msda_fwd_fast_kernel", what, FAST, *change)
 for what, *change in [
     ("one query always", "block_p, block_q, warps = 1, 1, 1", "block_p, block_q, warps = 1, 1, 1\n    Q = 1"),
-    ("bytes taken for numbers", "2048 // dtype.itemsize", "2048"),
     ("two warps for each multiprocessor", ">= 528", ">= 264"),
 ]:  # fmt: skip
     wrong("06.launch_config", what, CONFIG, *change)
@@ -145,7 +144,6 @@ for what, *change in [
 ]:  # fmt: skip
     wrong("06.predict_time", what, TIME, *change)
 for what, *change in [
-    ("not brought up to speed", "clock.now() - start < 30_000", "clock.now() - start < 10"),
     ("by the host's clock", "warm = [(clock.record(), graph(), clock.record()) for _ in range(99)]", "warm = [(clock.now(), graph(), clock.synchronize(), clock.now()) for _ in range(99)]", "[c.time - a.time for a, _, c in warm]", "[c - a for a, _, _, c in warm]"),
     ("the flush is timed too", "(clock.flush(), clock.record(), fn(), clock.record())", "(None, clock.record(), (clock.flush(), fn()), clock.record())"),
     ("nobody waits", "for _ in range(99)]\n    clock.synchronize()\n    return", "for _ in range(99)]\n    return"),
@@ -154,3 +152,5 @@ for what, *change in [
 ]:  # fmt: skip
     wrong("06.device_time", what, DEVICE, *change)
 right("06.device_time", DEVICE.replace("sorted(numbers)[len(numbers) // 2]", "min(numbers)"), "the least")
+right("06.launch_config", CONFIG.replace("2048 // dtype.itemsize", "2048"), "as many numbers in 16 bits as in 32")
+right("06.device_time", DEVICE.replace("< 30_000", "< 10"), "brought up to speed by what it measures")

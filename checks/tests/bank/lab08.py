@@ -220,17 +220,17 @@ MERGED = right(
         same = mine[:, None] == mine[None, :]
         share = tl.where(inside, a * wx * wy, 0.0)
         total = tl.sum(tl.where(same, share[None, :], 0.0), axis=1)
-        first = tl.min(tl.where(same, p[None, :], BLOCK_P), axis=1) == p
+        leads = tl.min(tl.where(same, p[None, :], BLOCK_P), axis=1) == p
         add = total[:, None] * go[None, :]
-        tl.atomic_add(grad_value_ptr + at, add.to(grad_value_ptr.dtype.element_ty), mask=mask & first[:, None], sem="relaxed")
+        tl.atomic_add(grad_value_ptr + at, add.to(grad_value_ptr.dtype.element_ty), mask=mask & leads[:, None], sem="relaxed")
 """,
     ),
     "corner by corner",
 )
 for what, *change in [
-    ("every lane adds the sum", "mask=mask & first[:, None]", "mask=mask"),
+    ("every lane adds the sum", "mask=mask & leads[:, None]", "mask=mask"),
     ("the first adds its own only", "add = total[:, None]", "add = share[:, None]"),
-    ("nothing merged", "add = total[:, None]", "add = share[:, None]", "mask=mask & first[:, None]", "mask=mask"),
+    ("nothing merged", "add = total[:, None]", "add = share[:, None]", "mask=mask & leads[:, None]", "mask=mask"),
     ("points of one level, whatever the pixel", "mine = tl.where(inside, pixel, -1 - p)", "mine = tl.where(inside, pixel - first - image * S, -1 - p)"),
 ]:  # fmt: skip
     wrong("08.msda_bwd_merged_kernel", what, MERGED, *change)
