@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import faulthandler
 import functools
+import importlib
 import inspect
 import io
 import linecache
@@ -264,7 +265,7 @@ def _wait(thread: threading.Thread, done: threading.Event, limit: float) -> _Ran
     while not done.wait(step):
         clock, used = time.perf_counter() - started, _processor_time(thread)
         computed = time.process_time() - before if used is None else used
-        if spared < IMPORTS and _imports(thread):
+        if spared < IMPORTS and _imports():
             spared, allowed = spared + computed - last, allowed + computed - last
         last = computed
         if clock < limit:
@@ -280,14 +281,9 @@ def _wait(thread: threading.Thread, done: threading.Event, limit: float) -> _Ran
     return None
 
 
-def _imports(thread: threading.Thread) -> bool:
-    """Whether a thread is importing a module."""
-    frame = sys._current_frames().get(_ident(thread))
-    while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            return True
-        frame = frame.f_back
-    return False
+def _imports() -> bool:
+    """Whether a module is being imported: a lock of its own lives as long. (Frames of a running thread are not safe to walk.)"""
+    return bool(getattr(importlib._bootstrap, "_module_locks", ()))  # type: ignore[attr-defined]
 
 
 def _sentence(limit: float, ran: _Ran, line: str, stopped: bool) -> str:
