@@ -914,4 +914,19 @@ MSDA_FWD_LOGITS_KERNEL: list[Mistake] = [
         {"shrink": "shrink = tl.exp2(peak - higher)", "a": "a = tl.exp2(logit[:, None] - higher)"},
         "exp2 is faster, but its logits must be multiplied by log2(e) first.",
     ),
+    Mistake(
+        "when the largest logit of all queries is subtracted",
+        {"higher": "higher = tl.maximum(peak, tl.max(logit, axis=0))"},
+        "Each query has a softmax of its own. What is left of exp where another query's logits are 200 larger?",
+    ),
+    Mistake(
+        "when each level is divided by a sum of its own, at the end",
+        {
+            "H": """
+                total = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
+                @
+            """
+        },
+        "The points of all levels compete with each other: one sum for all.",
+    ),
 ]

@@ -224,3 +224,51 @@ right(
     "a grid without programs is launched",
     CORNER + FORWARD,
 )
+
+LOGITS = right(
+    "05.msda_fwd_logits_kernel",
+    """
+@triton.jit
+def msda_fwd_logits_kernel(
+    value_ptr, shapes_ptr, starts_ptr, loc_ptr, logits_ptr, out_ptr, Q, S,
+    M: tl.constexpr, D: tl.constexpr, L: tl.constexpr, K: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_D: tl.constexpr,
+):
+    q = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    m = tl.program_id(1) % M
+    b = (tl.program_id(1) // M).to(tl.int64)
+    d = tl.arange(0, BLOCK_D)
+    n = ((b * Q + q) * M + m) * (L * K)
+    top = tl.full((BLOCK_Q,), float("-inf"), tl.float32)
+    for p in range(L * K):
+        top = tl.maximum(top, tl.load(logits_ptr + n + p, mask=q < Q, other=0.0))
+    acc = tl.zeros((BLOCK_Q, BLOCK_D), tl.float32)
+    total = tl.zeros((BLOCK_Q,), tl.float32)
+    for l in range(L):
+        H = tl.load(shapes_ptr + 2 * l)
+        W = tl.load(shapes_ptr + 2 * l + 1)
+        first = b * S + tl.load(starts_ptr + l)
+        for k in range(K):
+            p = l * K + k
+            a = tl.exp(tl.load(logits_ptr + n + p, mask=q < Q, other=0.0) - top)
+            total += a
+            x = tl.load(loc_ptr + 2 * (n + p), mask=q < Q, other=0.0) * W - 0.5
+            y = tl.load(loc_ptr + 2 * (n + p) + 1, mask=q < Q, other=0.0) * H - 0.5
+            for c in tl.static_range(4):
+                offset, weight, there = corner(x, y, c % 2, c // 2, H, W)
+                at = ((first + offset) * M + m) * D
+                v = tl.load(value_ptr + at[:, None] + d[None, :], mask=(there & (q < Q))[:, None] & (d < D)[None, :], other=0.0)
+                acc += (a * weight)[:, None] * v
+    out = ((b * Q + q) * M + m) * D
+    tl.store(out_ptr + out[:, None] + d[None, :], acc / total[:, None], mask=(q < Q)[:, None] & (d < D)[None, :])
+""",
+    "the largest first",
+    CORNER,
+)
+for what, *change in [
+    ("not divided", "acc / total[:, None]", "acc"),
+    ("exp of the logits as they are", "other=0.0) - top)", "other=0.0))"),
+    ("the logits for weights", "a = tl.exp(tl.load(logits_ptr + n + p, mask=q < Q, other=0.0) - top)", "a = tl.load(logits_ptr + n + p, mask=q < Q, other=0.0)", "acc / total[:, None]", "acc"),
+    ("the largest of all queries", "    acc = tl.zeros", "    top = tl.zeros_like(top) + tl.max(top, axis=0)\n    acc = tl.zeros"),
+    ("a softmax for each level", "            total += a\n", "            total += a\n", "    for l in range(L):\n", "    for l in range(L):\n        total = tl.zeros((BLOCK_Q,), tl.float32)\n"),
+]:  # fmt: skip
+    wrong("05.msda_fwd_logits_kernel", what, LOGITS, *change, helpers=CORNER)
