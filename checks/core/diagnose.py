@@ -138,16 +138,15 @@ class Diagnosis:
     def _cause(self) -> Mistake | None:
         """The mistake that agrees in all that ran: first to the element at which a kernel was stopped, then to the tensor.
 
-        What fails is compared first, cases before properties and short ones before long ones: it tells mistakes apart
-        soonest. Properties that hold, which may take a compiler, are tried last, with the one or two mistakes that are left.
+        What fails is compared first, cases before properties: it tells mistakes apart soonest. Properties that hold,
+        which may take a compiler, are tried last, with the one or two mistakes that are left.
         """
         failing = self.failing
         alone = {one.name for one in failing}
         only = [mistake for mistake in self._exercise.mistakes if {mistake.only} == alone]
         mistakes = only or [mistake for mistake in self._exercise.mistakes if not mistake.only]
         rest = [] if only else [one for one in self.seen if one.state == "pass"]
-        costs = lambda one: (one.is_property, one.outcome.seconds)  # noqa: E731
-        order = sorted(failing, key=costs) + sorted(rest, key=costs)
+        order = sorted(failing, key=lambda one: one.is_property) + sorted(rest, key=lambda one: one.is_property)
         for exactly in (True, False):
             if not exactly and not self._telling(failing):
                 continue
