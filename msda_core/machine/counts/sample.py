@@ -2,11 +2,12 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
-from msda_core.machine.counts.traffic import SECTOR, Report
-from msda_core.machine.run.trace import Trace
+from msda_core.machine.counts.traffic import SECTOR, Report, sectors_of
+from msda_core.machine.run.trace import Event, TensorInfo, Trace
 
 __all__ = ["extrapolated"]
 
@@ -14,18 +15,14 @@ __all__ = ["extrapolated"]
 def extrapolated(report: Report) -> Report:
     """The report of a sample, scaled to the whole grid, with its error; a report of all programs as it is.
 
-    Requests, sectors and bytes grow with the programs. Distinct sectors do not, since programs share them: Chao's
-    estimate of unseen species, from those that one and those that two of the programs touched.
-
-    Source: Chao (1987), Estimating the population size for capture-recapture data with unequal catchability.
+    Requests, sectors and bytes grow with the programs. Distinct sectors do not, since programs share them: see `_unseen`.
     """
     trace = report.trace
     if trace.sample is None:
         return report
     ratio = trace.programs / trace.recorded
-    sectors = _sectors(trace)
-    touched = {kind: _per_program(trace, sectors, kind) for kind in ("load", "store", "atomic")}
-    growth = {kind: _growth(list(sets.values()), ratio, trace, kind) for kind, sets in touched.items()}
+    sectors = sectors_of(trace.events)
+    growth = {kind: _growth(trace, sectors, kind) for kind in ("load", "store", "atomic")}
     for kind, total in zip(growth, (report.loads, report.stores, report.atomics)):
         _scale(total, ratio, growth[kind])
     for site in report.sites:
@@ -51,54 +48,73 @@ def _scale(traffic, ratio: float, growth: float) -> None:
     traffic.unique_sectors = round(traffic.unique_sectors * growth)
 
 
-def _sectors(trace: Trace) -> list[np.ndarray]:
-    """The distinct sectors of each event. Events of one pattern, mask and alignment differ by a distance only."""
-    known: dict[tuple, np.ndarray] = {}
-    found = []
-    for event in trace.events:
-        base, rest = divmod(event.first, SECTOR)
-        key = (id(event.pattern), id(event.mask), rest)
-        if key not in known:
-            known[key] = np.unique((event.pattern[event.mask] + np.int64(rest)) // SECTOR)
-        found.append(known[key] + base)
-    return found
-
-
-def _per_program(trace: Trace, sectors: list[np.ndarray], kind: str) -> dict[tuple, np.ndarray]:
-    """The distinct sectors that each recorded program touches."""
-    parts: dict[tuple, list[np.ndarray]] = defaultdict(list)
+def _growth(trace: Trace, sectors: Sequence[np.ndarray], kind: str) -> float:
+    """How many times the distinct sectors of the sample all programs would touch."""
+    tensors: dict[str | None, list[tuple[Event, np.ndarray]]] = defaultdict(list)
     for event, own in zip(trace.events, sectors):
         if event.kind == kind:
-            parts[event.program].append(own)
-    return {program: np.unique(np.concatenate(own)) for program, own in parts.items()}
+            tensors[event.tensor].append((event, own))
+    seen = expected = 0.0
+    for name, touched in tensors.items():
+        programs: dict[tuple, list[np.ndarray]] = defaultdict(list)
+        for event, own in touched:
+            programs[event.program].append(own)
+        sets = [np.unique(np.concatenate(own)) for own in programs.values()]
+        known, times = np.unique(np.concatenate(sets), return_counts=True)
+        room = math.inf if name is None else max(float(known.size), _room(trace.tensors[name]))
+        seen += known.size
+        expected += known.size + _unseen(times, sets, room, trace.programs)
+    return expected / seen if seen else 1.0
 
 
-def _growth(sets: list[np.ndarray], ratio: float, trace: Trace, kind: str) -> float:
-    """How many times the distinct sectors of the sample all programs would touch."""
-    if not sets:
-        return 1.0
-    seen, times = np.unique(np.concatenate(sets), return_counts=True)
-    if not seen.size:
-        return 1.0
+def _room(tensor: TensorInfo) -> float:
+    """How many sectors a tensor has."""
+    span = 1 + sum((n - 1) * abs(s) for n, s in zip(tensor.shape, tensor.strides))
+    return min(-(-span * tensor.itemsize // SECTOR), math.prod(tensor.shape))
+
+
+def _unseen(times: np.ndarray, sets: Sequence[np.ndarray], room: float, programs: int) -> float:
+    """How many more sectors of a tensor the programs outside the sample touch.
+
+    Programs that meet less than they would by chance share the work among them: theirs are new until the tensor ends.
+    For others, Chao's estimate of unseen species, from the sectors that one and those that two of the programs touched;
+    at most what is left of the tensor, and all of that where the sample cannot tell the two apart.
+
+    Source: Chao (1987), Estimating the population size for capture-recapture data with unequal catchability; for a number
+    of programs: Colwell et al. (2012), Models and estimators linking individual-based and sample-based rarefaction,
+    extrapolation and comparison of assemblages.
+
+    Args:
+        times: how many programs of the sample touched each sector that was touched; sets: the sectors of each program.
+        room: sectors of the tensor; programs: of the launch.
+    """
+    sample, asked, seen = len(sets), int(times.sum()), len(times)
+    rest, left = programs - sample, room - seen
     once, twice = int((times == 1).sum()), int((times == 2).sum())
-    most = seen.size * ratio
-    if twice:
-        most = min(most, seen.size + once * once / (2 * twice))
-    names = {e.tensor for e in trace.events if e.kind == kind}
-    known = [trace.tensors[n] for n in names if n is not None]
-    if len(known) == len(names):
-        room = sum(one.size * one.itemsize for one in known) / SECTOR
-        most = min(most, max(room, seen.size))
-    return most / seen.size
+    new = once * rest / sample
+    if not once or left <= 0:
+        return 0.0
+    by_chance = asked - room * (1 - (1 - asked / sample / room) ** sample) if math.isfinite(room) else 0.0
+    if not twice or asked - seen < by_chance / 3:
+        return min(new, left)
+    hidden = (sample - 1) / sample * once * once / (2 * twice)
+    meeting = sample * (1 - once / seen)  # programs that touched what others touched, about
+    if hidden * (1 + 3 / math.sqrt(max(meeting, 1.0))) >= left:
+        hidden = left
+    return min(new, hidden * (1 - (1 - once / (sample * hidden + once)) ** rest))
 
 
-def _error(trace: Trace, sectors: list[np.ndarray]) -> float:
-    """Half-width of the 95 % confidence interval of the sectors per program, relative to their mean."""
-    own: dict[tuple, int] = dict.fromkeys(trace.sample or (), 0)
+def _error(trace: Trace, sectors: Sequence[np.ndarray]) -> float:
+    """Half-width of the 95 % confidence interval of the sectors per program, relative to their mean.
+
+    From the differences of neighbours: the sample lies evenly over the grid, so what changes slowly across it is no error.
+    """
+    own: dict[tuple, int] = dict.fromkeys(sorted(trace.sample or ()), 0)
     for event, touched in zip(trace.events, sectors):
         own[event.program] += len(touched)
     values = np.array(list(own.values()), float)
     if len(values) < 2 or not values.mean():
         return math.inf
     left = 1 - len(values) / trace.programs  # a sample of a finite population
-    return float(1.96 * values.std(ddof=1) / math.sqrt(len(values)) * math.sqrt(left) / values.mean())
+    deviation = math.sqrt(float(np.square(np.diff(values)).sum()) / (2 * (len(values) - 1)))
+    return float(1.96 * deviation / math.sqrt(len(values)) * math.sqrt(left) / values.mean())
