@@ -176,9 +176,13 @@ def replay(record: dict[str, Any]) -> Report:
 
 def suites() -> dict[str, tuple[list, list]]:
     """name -> (launches whose counters are compared, launches that are timed)."""
-    from msda_core.bench import probes, workloads
+    from msda_core.bench import probes, unseen, workloads
 
-    return {"probes": (probes.CASES, probes.TIMED), "workloads": (workloads.SMALL, workloads.TIMED)}
+    return {
+        "probes": (probes.CASES, probes.TIMED),
+        "workloads": (workloads.SMALL, workloads.TIMED),
+        "unseen": ([], unseen.TIMED),
+    }
 
 
 def _cases():
@@ -336,7 +340,7 @@ def parse_ncu(text: str) -> list[tuple[str, dict[str, float]]]:
 def measure(out: Path, only: str = "", suite: str = "probes"):
     """Everything on the device: counters under Nsight Compute, then times without it. Saved after each step."""
     wanted = {**COUNTERS, **EXTRA, **(TIMING if suite != "probes" else {})}
-    found, command = profiled(out, suite, "small", only, wanted)
+    found, command = profiled(out, suite, "small", only, wanted) if suites()[suite][0] else ([], NCU)
     shown = " ".join([*command, "python -m msda_core.bench.calibrate --launch"])
     data = {"machine": describe_machine(shown), "launch_us": None, "records": found, "timed": []}
     save(out, data)
