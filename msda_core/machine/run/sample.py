@@ -89,12 +89,13 @@ def record(
         if every is not None:
             yield from map(take, range(0, programs, every))
             return
-        fit = None
+        fit, spent = None, 0.0
         for done in range(programs):
-            spent = time.thread_time() - start
-            if seconds is not None and done and spent > 0.1 * seconds:
-                if spent / done * programs > (seconds if done > 2 else 4 * seconds):
-                    fit = min(MOST, max(LEAST, int(seconds * done / spent)))
+            before, spent = spent, time.thread_time() - start
+            # The first program may have had something to load: it alone counts only where it took most of the time.
+            if seconds is not None and (done > 1 and spent > 0.1 * seconds or done and spent > seconds / 2):
+                if spent + (spent - before) * (programs - done) > seconds:
+                    fit = min(MOST, max(LEAST, int(seconds / max(spent - before, 1e-9))))
             if recorder.size > MEMORY:
                 fit = fit or done
             if fit is not None:

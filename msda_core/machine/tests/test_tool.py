@@ -204,6 +204,12 @@ def test_the_json_has_the_promised_fields(script, tmp_path, capsys):
         ),
         (["--launch", "9"], "", 1, "There was no launch number 9. Launched: touch (1)."),
         ([], "touch[(1,)](x, N=128)", 1, "reads element 64 of x_ptr, past the 64 elements"),
+        (
+            [],
+            "torch.compile(lambda x: x + 1)(x)",
+            1,
+            "is compiled by torch.compile, which writes no Triton where there is no GPU",
+        ),
         (["--sanitize"], "touch[(1,)](torch.empty(64, device='cuda'), N=64)", 1, "never written"),
     ],
 )
