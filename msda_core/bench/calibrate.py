@@ -21,8 +21,8 @@ On one H200 (driver 580.159.04, Triton 3.6.0, Nsight Compute 2025.3.1), 60 launc
     DRAM reads  compulsory bytes plus 68 to 466 sectors of code: within 3.5 % where there are more than 10,000 sectors
 
 Of 68 further launches (`workloads`; 34 kernels under Triton 3.6 and 3.9 each) all counters are exact: cp.async, masked or
-not, fp8, wgmma. A tile that the copy engine moves is refused. `data/times_h200.json` has 76 timed launches, and what
-`timing` makes of them.
+not, fp8, wgmma. A tile that the copy engine moves is refused. `data/times_h200.json` has 76 timed launches,
+`data/times_h200_unseen.json` 40 more (suite `unseen`), and what `timing` makes of them.
 """
 
 import argparse

@@ -29,6 +29,8 @@ def extrapolated(report: Report) -> Report:
         _scale(site, ratio, growth[site.kind])
         _scale(site.loop_loads, ratio, growth[site.kind])
         site.executions = round(site.executions * ratio)
+        site.wavefronts = round(site.wavefronts * ratio)
+    report.l2_loads = round(report.l2_loads * ratio)
     read = growth["load"] if report.loads.sectors else growth["atomic"]
     report.unique_bytes = round(report.unique_bytes * read)
     report.dram_bytes = round(report.dram_bytes * read)

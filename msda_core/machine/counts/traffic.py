@@ -72,6 +72,7 @@ class SiteTraffic(Traffic):
         loop: an atomic that became a loop of compare-and-swap. Retries against other warps are not counted.
         loop_loads: what such loops load before they swap; part of the report's loads, not of this site.
         executions: how often programs ran it.
+        wavefronts: passes through L1, a line of 128 bytes each: the distinct lines of each request.
         worst: atomics: lanes of one request that meet at one address, at most.
     """
 
@@ -85,6 +86,7 @@ class SiteTraffic(Traffic):
     loop: bool = False
     loop_loads: Traffic = field(default_factory=Traffic)
     executions: int = 0
+    wavefronts: int = 0
     worst: int = 0
 
 
@@ -110,6 +112,8 @@ class Report:
             kernel's own code and arguments, 3 to 12 kB.
         sites: traffic of each operation, in order of first use.
         eliminated: operations of the source that the compiler removed, merged or hoisted.
+        l2_loads: sectors of loads that L1 passes on to L2, if it keeps what one program has read and no other's; cp.async
+            passes it by.
         contention: `Contention` of the atomics.
         lowering, trace: what the counts were made from.
         sampled: how many programs ran, where the counts are extrapolated from a sample; None where all did.
@@ -131,6 +135,7 @@ class Report:
     contention: "Contention"
     lowering: Lowering
     trace: Trace
+    l2_loads: int = 0
     sampled: int | None = None
     error: float = 0.0
 
@@ -263,11 +268,11 @@ def _requests(bound: Bound, events: list[Event], num_warps: int) -> tuple[np.nda
     return where[keep], active[keep]
 
 
-def distinct_sectors(addresses: np.ndarray, active: np.ndarray) -> int:
-    """Sum over requests of the distinct sectors their active lanes touch; (requests, lanes) both."""
+def distinct_sectors(addresses: np.ndarray, active: np.ndarray, size: int = SECTOR) -> int:
+    """Sum over requests of the distinct sectors (or pieces of `size`) their active lanes touch; (requests, lanes) both."""
     if not addresses.size:
         return 0
-    sectors = np.where(active, addresses // SECTOR, _NONE)
+    sectors = np.where(active, addresses // size, _NONE)
     sectors.sort(axis=1)
     fresh = np.ones(sectors.shape, bool)
     fresh[:, 1:] = sectors[:, 1:] != sectors[:, :-1]
@@ -364,7 +369,8 @@ def count(trace: Trace, lowering: Lowering) -> Report:
         by_site[event.site].append(event)
     totals = {"load": Traffic(), "store": Traffic(), "atomic": Traffic()}
     counted: dict[str, list[Event]] = {k: [] for k in totals}
-    sites, eliminated, lines = [], [], []
+    sites, eliminated, lines, passed = [], [], [], 0
+    cached: list[Event] = []
     for site, events in by_site.items():
         row = SiteTraffic(kind=site.kind, lineno=site.lineno, text=site.text, site=site, executions=len(events))
         sites.append(row)
@@ -383,10 +389,12 @@ def count(trace: Trace, lowering: Lowering) -> Report:
                     addresses, active = _requests(bound, [event], lowering.num_warps)
                     row.requests += times * len(addresses)
                     row.sectors += times * distinct_sectors(addresses, active)
+                    row.wavefronts += times * distinct_sectors(addresses, active, LINE)
                 continue
             for shaped in _by_shape(own):
                 addresses, active = _requests(bound, shaped, lowering.num_warps)
                 row.requests += len(addresses)
+                row.wavefronts += distinct_sectors(addresses, active, LINE)
                 if bound.loop:
                     words = addresses & ~3
                     row.loop = True
@@ -401,6 +409,10 @@ def count(trace: Trace, lowering: Lowering) -> Report:
                     row.sectors += len(sectors)
                     lines.append(sectors // (LINE // SECTOR))
                     row.worst = max(row.worst, worst)
+        if site.kind == "load" and all(b.op.kind == "async" for b in ops):
+            passed += row.sectors
+        elif site.kind == "load":
+            cached.extend(kept)
         row.bytes = sum(e.bytes for e in kept)
         row.unique_sectors = len(_unique(kept))
         counted[site.kind].extend(kept)
@@ -428,7 +440,20 @@ def count(trace: Trace, lowering: Lowering) -> Report:
         contention=_contention(counted["atomic"], max((s.worst for s in sites), default=0), lines),
         lowering=lowering,
         trace=trace,
+        l2_loads=passed + _read_once(cached),
     )
+
+
+def _read_once(events: list[Event]) -> int:
+    """The distinct sectors of each program, in all."""
+    programs: dict[tuple, dict[tuple, Event]] = {}
+    for event in events:
+        programs.setdefault(event.program, {})[id(event.pattern), id(event.mask), event.first] = event
+    total = 0
+    for own in programs.values():
+        parts = sectors_of(list(own.values()))
+        total += len(np.unique(np.concatenate(parts))) if len(parts) > 1 else len(parts[0])
+    return total
 
 
 class Request(NamedTuple):
