@@ -21,7 +21,9 @@ _LATENCY = {
 _TENSOR = ("HGMMA", "QGMMA", "IGMMA")
 _SILENT = ("STG", "STS", "STSM", "STL", "RED", "REDG", "BRA", "EXIT", "BAR", "BSYNC", "WARPSYNC", "MEMBAR", "ERRBAR", "CCTL",
            "LDGSTS", "LDGDEPBAR", "DEPBAR", "WARPGROUP", "NOP", "UTMALDG", "SYNCS", "FENCE", "DEPBAR")  # fmt: skip
-_BARRIER, _TURNS = 24, 6
+_BARRIER = 24
+#: Turns of a loop that are followed; the last of them, over which a pipeline of two or three stages repeats, stand for the rest.
+_TURNS, _LAST = 9, 6
 
 
 @dataclass
@@ -62,7 +64,7 @@ def _time(steps: list["_Step"], loops: Sequence[tuple[int, int]], trips: Sequenc
 
 
 def _run(warp: _Warp, steps: list["_Step"], loops, trips, memory: float, around: int) -> None:
-    """Issue these instructions; those of a loop inside again and again, until one turn takes as long as the one before."""
+    """Issue these instructions; those of a loop inside again and again, as often as `_TURNS` says."""
     at = 0
     while at < len(steps):
         inner = [n for n in steps[at].loops if n > around]
@@ -74,16 +76,16 @@ def _run(warp: _Warp, steps: list["_Step"], loops, trips, memory: float, around:
         body = [s for s in steps[at:] if loop in s.loops]
         at += len(body)
         turns = max(0.0, trips[loop] / max(1.0, trips[around] if around >= 0 else 1.0))
-        taken = 0.0
+        taken, ends = 0, [warp.clock]
         for _ in range(_TURNS):
             if turns - taken < 1:
                 break
-            before = warp.clock
             _run(warp, body, loops, trips, memory, loop)
             taken += 1
-            last = warp.clock - before
+            ends.append(warp.clock)
         if turns > taken and taken:
-            warp.skip((turns - taken) * last)
+            last = min(taken, _LAST)
+            warp.skip((turns - taken) * (ends[-1] - ends[-1 - last]) / last)
         elif turns > taken:  # less than one turn, on average over the warps
             before = warp.clock
             _run(warp, body, loops, trips, memory, loop)
