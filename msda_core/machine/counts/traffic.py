@@ -380,10 +380,9 @@ def count(trace: Trace, lowering: Lowering) -> Report:
             continue
         row.instruction, row.width = ops[0].instruction.mnemonic, ops[0].width
         row.returning = site.kind == "atomic" and any(b.op.used or b.op.op in ("exch", "cas") for b in ops)
-        kept: list[Event] = []
+        once: dict[int, Event] = {}  # copies in other layouts ask for the same bytes again
         for bound, own in executed(events, ops):
-            if len(own) > len(kept):
-                kept = own  # copies in other layouts ask for the same bytes again
+            once.update((id(event), event) for event in own)
             if site.kind != "atomic":  # one that repeats costs the same each time
                 for event, times in _repeated(own):
                     addresses, active = _requests(bound, [event], lowering.num_warps)
@@ -409,6 +408,7 @@ def count(trace: Trace, lowering: Lowering) -> Report:
                     row.sectors += len(sectors)
                     lines.append(sectors // (LINE // SECTOR))
                     row.worst = max(row.worst, worst)
+        kept = list(once.values())
         if site.kind == "load" and all(b.op.kind == "async" for b in ops):
             passed += row.sectors
         elif site.kind == "load":
