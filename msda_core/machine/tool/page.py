@@ -85,6 +85,7 @@ def _launch(r: dict[str, Any]) -> str:
     kinds = [
         ("", [k, f"{r[k]['requests']:,}", f"{r[k]['sectors']:,}", f"{r[k]['efficiency']:.0%}"])
         for k in ("loads", "stores", "atomics")
+        if r[k]["requests"]
     ]
     held, guess = r["occupancy"], r["estimate"]
     parts += [
