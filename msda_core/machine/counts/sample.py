@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from msda_core.machine.counts.traffic import SECTOR, Report, sectors_of
+from msda_core.machine.counts.traffic import SECTOR, Report, Traffic, distinct, sectors_of
 from msda_core.machine.run.trace import Event, TensorInfo, Trace
 
 __all__ = ["extrapolated"]
@@ -23,6 +23,10 @@ def extrapolated(report: Report) -> Report:
     ratio = trace.programs / trace.recorded
     sectors = sectors_of(trace.events)
     growth = {kind: _growth(trace, sectors, kind) for kind in ("load", "store", "atomic")}
+    read = _together(report.loads, growth["load"], report.atomics, growth["atomic"])
+    written = _together(report.stores, growth["store"], report.atomics, growth["atomic"])
+    report.unique_bytes, report.dram_bytes = round(report.unique_bytes * read), round(report.dram_bytes * read)
+    report.written_bytes = round(report.written_bytes * written)
     for kind, total in zip(growth, (report.loads, report.stores, report.atomics)):
         _scale(total, ratio, growth[kind])
     for site in report.sites:
@@ -31,17 +35,17 @@ def extrapolated(report: Report) -> Report:
         site.executions = round(site.executions * ratio)
         site.wavefronts = round(site.wavefronts * ratio)
     report.l2_loads = round(report.l2_loads * ratio)
-    read = growth["load"] if report.loads.sectors else growth["atomic"]
-    report.unique_bytes = round(report.unique_bytes * read)
-    report.dram_bytes = round(report.dram_bytes * read)
-    report.written_bytes = round(
-        report.written_bytes * (growth["store"] if report.stores.sectors else growth["atomic"])
-    )
     meet = report.contention
     meet.updates, meet.programs, meet.line = (round(n * ratio) for n in (meet.updates, meet.programs, meet.line))
     meet.mean *= ratio / growth["atomic"]
     report.sampled, report.error = trace.recorded, _error(trace, sectors)
     return report
+
+
+def _together(one: Traffic, grows: float, other: Traffic, too: float) -> float:
+    """How many times the distinct sectors of two kinds together grow."""
+    both = one.unique_sectors + other.unique_sectors
+    return (one.unique_sectors * grows + other.unique_sectors * too) / both if both else 1.0
 
 
 def _scale(traffic, ratio: float, growth: float) -> None:
@@ -61,8 +65,10 @@ def _growth(trace: Trace, sectors: Sequence[np.ndarray], kind: str) -> float:
         programs: dict[tuple, list[np.ndarray]] = defaultdict(list)
         for event, own in touched:
             programs[event.program].append(own)
-        sets = [np.unique(np.concatenate(own)) for own in programs.values()]
-        known, times = np.unique(np.concatenate(sets), return_counts=True)
+        sets = [distinct(np.concatenate(own)) for own in programs.values()]
+        every = np.sort(np.concatenate(sets))
+        ends = np.flatnonzero(np.concatenate([every[1:] != every[:-1], [True]])) if every.size else np.zeros(0, int)
+        known, times = every[ends], np.diff(ends, prepend=-1)
         room = math.inf if name is None else max(float(known.size), _room(trace.tensors[name]))
         seen += known.size
         expected += known.size + _unseen(times, sets, room, trace.programs)

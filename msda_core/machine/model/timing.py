@@ -55,27 +55,27 @@ class Fit:
 
 
 COLD = Fit(
-    issue=1.129,
-    alu=1.115,
-    l1=1.538,
-    l2=1.096,
-    reductions=1.272,
-    line=0.803,
-    tensor=1.154,
-    dram=1.089,
+    issue=1.121,
+    alu=1.118,
+    l1=1.401,
+    l2=1.159,
+    reductions=1.344,
+    line=0.800,
+    tensor=1.158,
+    dram=1.050,
     near=316,
-    far=718,
-    step=1.104,
-    start=57.0,
-    blend=2.554,
-    floor=2804,
-    error=0.164,
-    worst=0.608,
+    far=717,
+    step=1.105,
+    start=55.2,
+    blend=2.367,
+    floor=2829,
+    error=0.163,
+    worst=0.511,
     right=69,
     pairs=70,
     launches=79,
 )
-WARM = replace(COLD, floor=1340, error=0.182, worst=0.691, right=69, pairs=72, launches=79)
+WARM = replace(COLD, floor=1340, error=0.166, worst=0.584, right=69, pairs=72, launches=79)
 
 
 @dataclass(frozen=True)
