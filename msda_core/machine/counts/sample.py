@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from msda_core.machine.counts.traffic import SECTOR, Report, Traffic, distinct, sectors_of
-from msda_core.machine.run.trace import Event, TensorInfo, Trace
+from msda_core.machine.run.trace import Event, Site, TensorInfo, Trace
 
 __all__ = ["extrapolated"]
 
@@ -27,19 +27,45 @@ def extrapolated(report: Report) -> Report:
     written = _together(report.stores, growth["store"], report.atomics, growth["atomic"])
     report.unique_bytes, report.dram_bytes = round(report.unique_bytes * read), round(report.dram_bytes * read)
     report.written_bytes = round(report.written_bytes * written)
-    for kind, total in zip(growth, (report.loads, report.stores, report.atomics)):
-        _scale(total, ratio, growth[kind])
+    ratios = _ratios(trace, sectors)
+    asked = max(1, report.loads.sectors)
     for site in report.sites:
-        _scale(site, ratio, growth[site.kind])
-        _scale(site.loop_loads, ratio, growth[site.kind])
-        site.executions = round(site.executions * ratio)
-        site.wavefronts = round(site.wavefronts * ratio)
-    report.l2_loads = round(report.l2_loads * ratio)
+        times = ratios.get(site.site, ratio) if site.site is not None else ratio
+        _scale(site, times, growth[site.kind])
+        _scale(site.loop_loads, times, growth[site.kind])
+        site.executions = round(site.executions * times)
+        site.wavefronts = round(site.wavefronts * times)
+    for kind, total in zip(growth, (report.loads, report.stores, report.atomics)):
+        own = [s for s in report.sites if s.kind == kind]
+        extra = [s.loop_loads for s in report.sites] if kind == "load" else []
+        for name in ("requests", "sectors", "bytes"):
+            setattr(total, name, sum(getattr(one, name) for one in (*own, *extra)))
+        total.unique_sectors = round(total.unique_sectors * growth[kind])
+    report.l2_loads = round(report.l2_loads * report.loads.sectors / asked)
     meet = report.contention
     meet.updates, meet.programs, meet.line = (round(n * ratio) for n in (meet.updates, meet.programs, meet.line))
     meet.mean *= ratio / growth["atomic"]
     report.sampled, report.error = trace.recorded, _error(trace, sectors)
     return report
+
+
+def _ratios(trace: Trace, sectors: Sequence[np.ndarray]) -> dict[Site, float]:
+    """How many times the counts of each place all programs have: each program stands for those that lie next to it.
+
+    So what grows or shrinks over the grid, as causal attention does, comes out right though the sample is not quite even.
+    """
+    sample = trace.sample or ()
+    places = {program: int(np.ravel_multi_index(program, trace.grid)) for program in sample}
+    order = sorted(sample, key=lambda program: places[program])
+    at = np.array([places[program] for program in order], float) + 0.5
+    cells = np.diff(np.concatenate([[0.0], (at[1:] + at[:-1]) / 2, [float(trace.programs)]]))
+    weight = dict(zip(order, cells))
+    plain: dict[Site, float] = defaultdict(float)
+    weighted: dict[Site, float] = defaultdict(float)
+    for event, own in zip(trace.events, sectors):
+        plain[event.site] += len(own)
+        weighted[event.site] += len(own) * weight[event.program]
+    return {site: weighted[site] / count for site, count in plain.items() if count}
 
 
 def _together(one: Traffic, grows: float, other: Traffic, too: float) -> float:

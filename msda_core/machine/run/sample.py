@@ -130,19 +130,15 @@ def record(
 
 
 def _spread(programs: int) -> Iterator[int]:
-    """All programs, so that the first few, however many, lie evenly over the grid.
-
-    Steps of the golden ratio, each with its mirror image: what grows evenly over the grid comes out right in the mean.
-    """
+    """All programs, so that the first few, however many, lie evenly over the grid: steps of the golden ratio."""
     seen: set[int] = set()
-    place = 0.25
+    place = 0.5
     while len(seen) < programs:
-        one = int(place * programs)
+        index = int(place * programs)
         place = (place + _GOLDEN) % 1
-        for index in {one: 0, programs - 1 - one: 0}:
-            if index not in seen:
-                seen.add(index)
-                yield index
+        if index not in seen:
+            seen.add(index)
+            yield index
 
 
 def _even(trace: Trace) -> bool:
