@@ -11,6 +11,9 @@ from msda_core.machine.run.trace import Event, Site, TensorInfo, Trace
 
 __all__ = ["extrapolated"]
 
+#: Programs below which a sample's spread says little of its error.
+FEW = 8
+
 
 def extrapolated(report: Report) -> Report:
     """The report of a sample, scaled to the whole grid, with its error; a report of all programs as it is.
@@ -132,6 +135,8 @@ def _unseen(times: np.ndarray, sets: Sequence[np.ndarray], room: float, programs
     if not twice or asked - seen < by_chance / 3:
         return min(new, left)
     hidden = (sample - 1) / sample * once * once / (2 * twice)
+    # Equal chances give 2/3 here; sectors that some programs like better give more, and hide more than Chao's estimate.
+    hidden *= max(1.0, 1.5 * once * int((times == 3).sum()) / twice**2)
     meeting = sample * (1 - once / seen)  # programs that touched what others touched, about
     if hidden * (1 + 3 / math.sqrt(max(meeting, 1.0))) >= left:
         hidden = left
@@ -151,4 +156,6 @@ def _error(trace: Trace, sectors: Sequence[np.ndarray]) -> float:
         return math.inf
     left = 1 - len(values) / trace.programs  # a sample of a finite population
     deviation = math.sqrt(float(np.square(np.diff(values)).sum()) / (2 * (len(values) - 1)))
-    return float(1.96 * deviation / math.sqrt(len(values)) * math.sqrt(left) / values.mean())
+    error = float(1.96 * deviation / math.sqrt(len(values)) * math.sqrt(left) / values.mean())
+    # Of a few, all may be alike by chance: then as much as one more that does nothing would change.
+    return error if len(values) >= FEW else max(error, 1 / (len(values) + 1))

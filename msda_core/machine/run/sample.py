@@ -79,9 +79,9 @@ def record(
         if seconds is None or len(taken) < 2:
             return False
         if len(taken) < LEAST:
-            return spent > 2 * seconds  # long programs: what the few of them leave open, the error says
+            return spent > 1.5 * seconds  # long programs: what the few of them leave open, the error says
         alike = len(taken) & (len(taken) - 1) == 0 and (spent > seconds / 2 or len(taken) >= ALIKE)
-        return spent > 2 * seconds or (
+        return spent > seconds or (
             alike and not complete and patterns[len(taken) // 2] == recorder.patterns and _even(recorder.trace)
         )
 
