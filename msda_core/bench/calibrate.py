@@ -21,8 +21,8 @@ On one H200 (driver 580.159.04, Triton 3.6.0, Nsight Compute 2025.3.1), 60 launc
     DRAM reads  compulsory bytes plus 68 to 466 sectors of code: within 3.5 % where there are more than 10,000 sectors
 
 Of 68 further launches (`workloads`; 34 kernels under Triton 3.6 and 3.9 each) all counters are exact: cp.async, masked or
-not, fp8, wgmma. A tile that the copy engine moves is refused. `data/times_h200.json` has 76 timed launches, and what
-`timing` makes of them.
+not, fp8, wgmma. A tile that the copy engine moves is refused. `data/times_h200.json` has 76 timed launches,
+`data/times_h200_unseen.json` 40 more (suite `unseen`), and what `timing` makes of them.
 """
 
 import argparse
@@ -176,9 +176,13 @@ def replay(record: dict[str, Any]) -> Report:
 
 def suites() -> dict[str, tuple[list, list]]:
     """name -> (launches whose counters are compared, launches that are timed)."""
-    from msda_core.bench import probes, workloads
+    from msda_core.bench import probes, unseen, workloads
 
-    return {"probes": (probes.CASES, probes.TIMED), "workloads": (workloads.SMALL, workloads.TIMED)}
+    return {
+        "probes": (probes.CASES, probes.TIMED),
+        "workloads": (workloads.SMALL, workloads.TIMED),
+        "unseen": ([], unseen.TIMED),
+    }
 
 
 def _cases():
@@ -336,7 +340,7 @@ def parse_ncu(text: str) -> list[tuple[str, dict[str, float]]]:
 def measure(out: Path, only: str = "", suite: str = "probes"):
     """Everything on the device: counters under Nsight Compute, then times without it. Saved after each step."""
     wanted = {**COUNTERS, **EXTRA, **(TIMING if suite != "probes" else {})}
-    found, command = profiled(out, suite, "small", only, wanted)
+    found, command = profiled(out, suite, "small", only, wanted) if suites()[suite][0] else ([], NCU)
     shown = " ".join([*command, "python -m msda_core.bench.calibrate --launch"])
     data = {"machine": describe_machine(shown), "launch_us": None, "records": found, "timed": []}
     save(out, data)

@@ -152,6 +152,11 @@ def _bases(encoding: str, aliases: dict[str, str], shape: tuple[int, ...]):
         parent = _bases(inner[2].strip(), aliases, (*shape[:dim], 1, *shape[dim:]))
         register, lane, warp = ([np.delete(b, dim) for b in bases] for bases in parent)
         return [b for b in register if b.any()], lane, warp
+    if text.startswith("#ttg.nvidia_mma"):
+        fields = {k: _ints(v) for k, v in re.findall(r"(\w+) = \[([\d, ]*)\]", text)}
+        version = re.search(r"versionMajor = (\d)", text)
+        if version and version[1] in "23" and len(fields.get("instrShape", ())) == len(shape) + (version[1] == "3"):
+            return _products(int(version[1]), fields["instrShape"], fields["warpsPerCTA"], shape)
     raise Unsupported(f"The layout {text[:80]} of a global access is not modelled.")
 
 
@@ -180,6 +185,36 @@ def _blocked(size, threads, warps, order, shape):
             groups[0].append(base)
             place[d] *= 2
     return groups
+
+
+def _products(version: int, instruction: list[int], warps: list[int], shape: tuple[int, ...]):
+    """What tensor cores leave in registers: rows of eight, four lanes a row, two elements a lane; `mma` and `wgmma`."""
+    rank = len(shape)
+    rows, columns = rank - 2, rank - 1
+    tile = instruction[:2] if version == 3 else instruction[-2:]
+    place = [1] * rank
+    register: list[np.ndarray] = []
+    lane: list[np.ndarray] = []
+    warp: list[np.ndarray] = []
+
+    def grow(bases: list[np.ndarray], axis: int, count: int) -> None:
+        for _ in range(count.bit_length() - 1):
+            base = np.zeros(rank, np.int64)
+            if place[axis] < shape[axis]:
+                base[axis] = place[axis]
+            place[axis] *= 2
+            bases.append(base)
+
+    grow(register, columns, 2)
+    grow(lane, columns, 4)
+    grow(lane, rows, 8)
+    grow(register, rows, tile[0] // 8)
+    grow(register, columns, max(1, tile[1] // 8))
+    for axis in range(rank) if version == 3 else reversed(range(rank)):
+        grow(warp, axis, warps[axis])
+    for axis in reversed(range(rank)):
+        grow(register, axis, max(1, shape[axis] // place[axis]))
+    return register, lane, warp
 
 
 # --- Operations -------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ and 0.83 s traced, lowered (warm) and counted, on two cores of a server CPU; a w
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from msda_core.machine.counts.correlation import executed, match
 from msda_core.machine.errors import Unsupported
 from msda_core.machine.run.trace import Event, Site, Trace
 
-__all__ = ["LineTraffic", "Report", "Request", "SiteTraffic", "Traffic", "count", "issued"]
+__all__ = ["LineTraffic", "Report", "Request", "SiteTraffic", "Traffic", "count", "distinct", "issued", "sectors_of"]
 
 SECTOR = 32
 LINE = 128
@@ -72,6 +72,7 @@ class SiteTraffic(Traffic):
         loop: an atomic that became a loop of compare-and-swap. Retries against other warps are not counted.
         loop_loads: what such loops load before they swap; part of the report's loads, not of this site.
         executions: how often programs ran it.
+        wavefronts: passes through L1, a line of 128 bytes each: the distinct lines of each request.
         worst: atomics: lanes of one request that meet at one address, at most.
     """
 
@@ -85,6 +86,7 @@ class SiteTraffic(Traffic):
     loop: bool = False
     loop_loads: Traffic = field(default_factory=Traffic)
     executions: int = 0
+    wavefronts: int = 0
     worst: int = 0
 
 
@@ -110,6 +112,8 @@ class Report:
             kernel's own code and arguments, 3 to 12 kB.
         sites: traffic of each operation, in order of first use.
         eliminated: operations of the source that the compiler removed, merged or hoisted.
+        l2_loads: sectors of loads that L1 passes on to L2, if it keeps what one program has read and no other's; cp.async
+            passes it by.
         contention: `Contention` of the atomics.
         lowering, trace: what the counts were made from.
         sampled: how many programs ran, where the counts are extrapolated from a sample; None where all did.
@@ -131,6 +135,7 @@ class Report:
     contention: "Contention"
     lowering: Lowering
     trace: Trace
+    l2_loads: int = 0
     sampled: int | None = None
     error: float = 0.0
 
@@ -263,11 +268,11 @@ def _requests(bound: Bound, events: list[Event], num_warps: int) -> tuple[np.nda
     return where[keep], active[keep]
 
 
-def distinct_sectors(addresses: np.ndarray, active: np.ndarray) -> int:
-    """Sum over requests of the distinct sectors their active lanes touch; (requests, lanes) both."""
+def distinct_sectors(addresses: np.ndarray, active: np.ndarray, size: int = SECTOR) -> int:
+    """Sum over requests of the distinct sectors (or pieces of `size`) their active lanes touch; (requests, lanes) both."""
     if not addresses.size:
         return 0
-    sectors = np.where(active, addresses // SECTOR, _NONE)
+    sectors = np.where(active, addresses // size, _NONE)
     sectors.sort(axis=1)
     fresh = np.ones(sectors.shape, bool)
     fresh[:, 1:] = sectors[:, 1:] != sectors[:, :-1]
@@ -330,9 +335,32 @@ def loop_sectors(words: np.ndarray, active: np.ndarray) -> tuple[int, int]:
     return int((key[fresh] % words.shape[1] + 1).sum()), int(turn[used].max()) + 1
 
 
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Each value once, in order. (`np.unique` hashes whole numbers, which takes four times as long.)"""
+    values = np.sort(values, axis=None)
+    fresh = np.ones(values.shape, bool)
+    fresh[1:] = values[1:] != values[:-1]
+    return values[fresh]
+
+
+def sectors_of(events: Sequence[Event]) -> list[np.ndarray]:
+    """The distinct sectors of each event. Events of one pattern, mask and alignment differ by a distance only."""
+    known: dict[tuple, np.ndarray] = {}
+    found = []
+    for event in events:
+        base, rest = divmod(event.first, SECTOR)
+        key = (id(event.pattern), id(event.mask), rest)
+        if key not in known:
+            known[key] = distinct((event.pattern[event.mask] + np.int64(rest)) // SECTOR)
+        found.append(known[key] + base)
+    return found
+
+
 def _unique(events: Iterable[Event]) -> np.ndarray:
-    parts = [np.unique(e.addresses[e.mask] // SECTOR) for e in events]
-    return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+    """The distinct sectors of all."""
+    once = {(id(e.pattern), id(e.mask), e.first): e for e in events}
+    parts = sectors_of(list(once.values()))
+    return distinct(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
 
 
 def count(trace: Trace, lowering: Lowering) -> Report:
@@ -349,7 +377,8 @@ def count(trace: Trace, lowering: Lowering) -> Report:
         by_site[event.site].append(event)
     totals = {"load": Traffic(), "store": Traffic(), "atomic": Traffic()}
     counted: dict[str, list[Event]] = {k: [] for k in totals}
-    sites, eliminated, lines = [], [], []
+    sites, eliminated, lines, passed = [], [], [], 0
+    cached: list[Event] = []
     for site, events in by_site.items():
         row = SiteTraffic(kind=site.kind, lineno=site.lineno, text=site.text, site=site, executions=len(events))
         sites.append(row)
@@ -359,13 +388,20 @@ def count(trace: Trace, lowering: Lowering) -> Report:
             continue
         row.instruction, row.width = ops[0].instruction.mnemonic, ops[0].width
         row.returning = site.kind == "atomic" and any(b.op.used or b.op.op in ("exch", "cas") for b in ops)
-        kept: list[Event] = []
+        once: dict[int, Event] = {}  # copies in other layouts ask for the same bytes again
         for bound, own in executed(events, ops):
-            if len(own) > len(kept):
-                kept = own  # copies in other layouts ask for the same bytes again
+            once.update((id(event), event) for event in own)
+            if site.kind != "atomic":  # one that repeats costs the same each time
+                for event, times in _repeated(own):
+                    addresses, active = _requests(bound, [event], lowering.num_warps)
+                    row.requests += times * len(addresses)
+                    row.sectors += times * distinct_sectors(addresses, active)
+                    row.wavefronts += times * distinct_sectors(addresses, active, LINE)
+                continue
             for shaped in _by_shape(own):
                 addresses, active = _requests(bound, shaped, lowering.num_warps)
                 row.requests += len(addresses)
+                row.wavefronts += distinct_sectors(addresses, active, LINE)
                 if bound.loop:
                     words = addresses & ~3
                     row.loop = True
@@ -375,13 +411,16 @@ def count(trace: Trace, lowering: Lowering) -> Report:
                     asked, worst = loop_sectors(words, active)
                     row.sectors += asked
                     row.worst = max(row.worst, worst)
-                elif site.kind == "atomic":
+                else:
                     sectors, worst = reduction_sectors(addresses, active)
                     row.sectors += len(sectors)
                     lines.append(sectors // (LINE // SECTOR))
                     row.worst = max(row.worst, worst)
-                else:
-                    row.sectors += distinct_sectors(addresses, active)
+        kept = list(once.values())
+        if site.kind == "load" and all(b.op.kind == "async" for b in ops):
+            passed += row.sectors
+        elif site.kind == "load":
+            cached.extend(kept)
         row.bytes = sum(e.bytes for e in kept)
         row.unique_sectors = len(_unique(kept))
         counted[site.kind].extend(kept)
@@ -393,6 +432,7 @@ def count(trace: Trace, lowering: Lowering) -> Report:
     unique = {kind: _unique(events) for kind, events in counted.items()}
     for kind, sectors in unique.items():
         totals[kind].unique_sectors = len(sectors)
+    read = distinct(np.concatenate([unique["load"], unique["atomic"]]))
     return Report(
         kernel=trace.kernel,
         grid=trace.grid,
@@ -401,15 +441,28 @@ def count(trace: Trace, lowering: Lowering) -> Report:
         loads=totals["load"],
         stores=totals["store"],
         atomics=totals["atomic"],
-        unique_bytes=SECTOR * len(np.union1d(unique["load"], unique["atomic"])),
-        written_bytes=SECTOR * len(np.union1d(unique["store"], unique["atomic"])),
-        dram_bytes=64 * len(np.unique(np.union1d(unique["load"], unique["atomic"]) // 2)),
+        unique_bytes=SECTOR * len(read),
+        written_bytes=SECTOR * len(distinct(np.concatenate([unique["store"], unique["atomic"]]))),
+        dram_bytes=64 * len(distinct(read // 2)),
         sites=sites,
         eliminated=eliminated,
         contention=_contention(counted["atomic"], max((s.worst for s in sites), default=0), lines),
         lowering=lowering,
         trace=trace,
+        l2_loads=passed + _read_once(cached),
     )
+
+
+def _read_once(events: list[Event]) -> int:
+    """The distinct sectors of each program, in all."""
+    programs: dict[tuple, dict[tuple, Event]] = {}
+    for event in events:
+        programs.setdefault(event.program, {})[id(event.pattern), id(event.mask), event.first] = event
+    total = 0
+    for own in programs.values():
+        parts = sectors_of(list(own.values()))
+        total += len(distinct(np.concatenate(parts))) if len(parts) > 1 else len(parts[0])
+    return total
 
 
 class Request(NamedTuple):
@@ -438,8 +491,16 @@ def issued(trace: Trace, lowering: Lowering, kind: str = "load") -> Iterator[Req
                     yield Request(site, addresses[active].tolist(), width)
 
 
-#: Elements that are looked at in one step: 32 MB of addresses.
-_STEP = 1 << 22
+def _repeated(events: list[Event]) -> list[tuple[Event, int]]:
+    """Events of which each is alone with its pattern, mask and place within a sector, and how many are like it."""
+    found: dict[tuple, list[Event]] = {}
+    for event in events:
+        found.setdefault((id(event.pattern), id(event.mask), event.itemsize, event.first % SECTOR), []).append(event)
+    return [(alike[0], len(alike)) for alike in found.values()]
+
+
+#: Elements that are looked at in one step: 8 MB of addresses.
+_STEP = 1 << 20
 
 
 def _by_shape(events: list[Event]) -> list[list[Event]]:

@@ -8,6 +8,8 @@ step of its counter (the compiler unrolls). Every way around a branch is taken: 
 import re
 from dataclasses import dataclass, field
 
+from msda_core.machine.model.chain import waits
+
 __all__ = ["Mix", "count_instructions", "parse"]
 
 _LINE = re.compile(r'//## File "(.*)", line (\d+)')
@@ -16,6 +18,8 @@ _MEMORY = {"LDG": "load", "LDGSTS": "load", "STG": "store", "RED": "atomic", "RE
            "ATOM": "atomic"}  # fmt: skip
 _ALU = ("LOP3", "SHF", "ISETP", "FSETP", "IADD3", "SEL", "FSEL", "FMNMX", "IMNMX", "VIMNMX", "PRMT", "LEA", "PLOP3",
         "VIADD", "MOV", "IABS", "DSETP", "HSETP2", "HMNMX2", "VIADDMNMX")  # fmt: skip
+#: What `mma` reaches of the tensor cores' peak on Hopper. Source: Luo et al. (2024), see `chain`.
+MMA = 0.63
 
 
 @dataclass
@@ -25,7 +29,7 @@ class Mix:
     Attributes:
         all: every one; alu: integers, comparisons, selection; special: exponentials, roots, conversions.
         shared: accesses to shared memory, in passes of 128 bytes; tensor: clocks of the tensor cores of a partition.
-        rounds: how often the warp waits for memory, one after another; mapped: whether every loop was understood.
+        rounds: how often the warp waits for memory, one after another; chain: clocks that it takes alone beside that; mapped: whether every loop was understood.
     """
 
     all: float = 0.0
@@ -34,6 +38,7 @@ class Mix:
     shared: float = 0.0
     tensor: float = 0.0
     rounds: float = 0.0
+    chain: float = 0.0
     mapped: bool = True
 
 
@@ -126,7 +131,7 @@ def count_instructions(sass: str, asked: dict[tuple[str, int], float], iteration
         else:
             trips[n], mapped = 1.0, False
     mix = Mix(mapped=mapped)
-    waited: set[tuple] = set()
+    mix.rounds, mix.chain = waits(code, loops, trips)
     for i in code:
         times = trips[i.loops[-1]] if i.loops else 1.0
         base = i.name.split(".")[0]
@@ -140,14 +145,9 @@ def count_instructions(sass: str, asked: dict[tuple[str, int], float], iteration
             mix.shared += times * wide
         elif base in ("HGMMA", "QGMMA", "IGMMA"):
             shape = re.search(r"64x(\d+)x(\d+)", i.name)
-            mix.tensor += times * (int(shape[1]) / 8 * 4 if shape else 32) / 4
+            mix.tensor += times * (int(shape[1]) / 2 if shape else 32)
         elif base in ("HMMA", "QMMA", "IMMA"):
-            mix.tensor += times * (16 if "16816" in i.name else 8)
-        if base in ("LDG", "ATOMG", "LDGSTS"):
-            key = (i.loops[-1] if i.loops else -1, i.line if not i.loops else 0)
-            if key not in waited:
-                waited.add(key)
-                mix.rounds += times if base != "LDGSTS" else times / 2
+            mix.tensor += times * (4 if "16816" in i.name or "TF32" in i.name else 2) / MMA
     return mix
 
 

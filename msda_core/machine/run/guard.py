@@ -22,7 +22,7 @@ from msda_core import device
 from msda_core.device import load_triton
 from msda_core.machine import errors
 from msda_core.machine.launch import Launch, bind, tensors_of
-from msda_core.machine.run import active
+from msda_core.machine.run import active, inductor
 from msda_core.machine.run.emulate import Access, Emulation
 from msda_core.machine.run.trace import Recorder
 
@@ -60,6 +60,7 @@ def _patch():
             route(kind, "run", lambda keeper, kernel, args, kwargs: keeper._run(kernel, args, kwargs))
         for kind in (InterpretedFunction, JITFunction):
             route(kind, "__call__", lambda keeper, kernel, args, kwargs: bind(kernel, None, args, kwargs))
+        inductor.follow(active.current)
 
 
 class guard(contextlib.AbstractContextManager):

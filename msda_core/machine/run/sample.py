@@ -1,8 +1,8 @@
 """Recording as many programs of a launch as a time and a memory allow, and all of them where they fit."""
 
-import random
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,11 +13,14 @@ from msda_core.machine.run.trace import Recorder, Trace
 __all__ = ["MEMORY", "record"]
 
 #: Bytes of addresses that are kept at most.
-MEMORY = 160 << 20
-#: Programs that a sample has at most: more of them narrow nothing.
-MOST = 2048
+MEMORY = 96 << 20
+#: Programs that a sample has at least, and at most: more of them narrow nothing.
+LEAST, MOST = 8, 512
+#: A sample of programs that are alike ends with so many of them, or after half its time.
+ALIKE = 64
 #: A program that takes so many times the time of a whole launch is stopped.
 PATIENCE = 6
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 def record(
@@ -30,8 +33,9 @@ def record(
 ) -> Trace:
     """Run a launch and record it, all programs or a sample of them.
 
-    Programs run in their order. Where the first ones show that all would take longer than `seconds`, a random sample of
-    them runs instead, and the launch's tensors hold only what these wrote, unless `complete`.
+    Programs run in their order. Where the first ones show that all would take longer than `seconds`, a sample of them runs
+    instead, spread evenly over the grid, and the launch's tensors hold only what these wrote, unless `complete`. It ends
+    early where one program is like the other: no new pattern of addresses, and as many bytes to within 1 %.
 
     Args:
         every: record each so-manyth program.
@@ -48,6 +52,7 @@ def record(
     programs = emulation.launch.programs
     limit = None if seconds is None else time.thread_time() + PATIENCE * seconds
     taken: list[int] = []
+    patterns: list[int] = []  # that had been met when each of them began
     recording = True
 
     def see(access: Access) -> None:
@@ -62,34 +67,58 @@ def record(
                     f"{access.program}, number {len(taken)} of {programs:,}. Profile a smaller input."
                 )
 
+    def take(index: int) -> int:
+        taken.append(index)
+        patterns.append(recorder.patterns)
+        return index
+
+    def enough(spent: float) -> bool:
+        """Whether the sample may end, after `spent` seconds."""
+        if recorder.size > MEMORY:
+            return True
+        if seconds is None or len(taken) < 2:
+            return False
+        if len(taken) < LEAST:
+            return spent > 1.5 * seconds  # long programs: what the few of them leave open, the error says
+        alike = len(taken) & (len(taken) - 1) == 0 and (spent > seconds / 2 or len(taken) >= ALIKE)
+        return spent > seconds or (
+            alike and not complete and patterns[len(taken) // 2] == recorder.patterns and _even(recorder.trace)
+        )
+
     def order() -> Iterator[int]:
         nonlocal recording
         start = time.thread_time()
-        chosen: Sequence[int] = range(0, programs, every or 1)
-        for done in range(programs if every is None else 0):
-            spent = time.thread_time() - start
-            slow = seconds is not None and done >= 3 and spent > 0.1 * seconds and spent / done * programs > seconds
-            if slow or recorder.size > MEMORY:
-                fit = min(MOST, max(8, int((seconds or spent) * done / max(spent, 1e-9))))
-                chosen = sorted(random.Random(0).sample(range(programs), min(programs, fit)))
-                recorder.trace.events.clear()
-                recorder.trace.loops.clear()
-                recorder.size = 0
-                taken.clear()
+        if every is not None:
+            yield from map(take, range(0, programs, every))
+            return
+        fit, spent = None, 0.0
+        for done in range(programs):
+            before, spent = spent, time.thread_time() - start
+            # The first program may have had something to load: it alone counts only where it took most of the time.
+            if seconds is not None and (done > 1 and spent > 0.1 * seconds or done and spent > seconds / 2):
+                if spent + (spent - before) * (programs - done) > seconds:
+                    fit = min(MOST, max(LEAST, int(seconds / max(spent - before, 1e-9))))
+            if recorder.size > MEMORY:
+                fit = fit or done
+            if fit is not None:
                 break
-            taken.append(done)
-            yield done
-        else:
-            chosen = chosen if every else range(0)
-        recording = True
-        wanted = set(chosen)
-        for index in range(programs) if complete and wanted else chosen:
-            late = seconds is not None and len(taken) >= 8 and time.thread_time() - start > 2 * seconds
-            recording = index in wanted and not (recorder.size > MEMORY or late and not every)
+            yield take(done)
+        if fit is None:
+            return
+        recorder.restart()
+        taken.clear()
+        patterns.clear()
+        sample = list(itertools.islice(_spread(programs), fit))
+        wanted = set(sample)
+        for index in range(programs) if complete else sample:
+            ended = enough(time.thread_time() - start)
+            recording = index in wanted and not ended
             if recording:
-                taken.append(index)
-            if recording or complete:
+                yield take(index)
+            elif complete:
                 yield index
+            elif ended:
+                return
 
     emulation.observer = see
     emulation.run(order=order())
@@ -98,3 +127,27 @@ def record(
         axes = (np.unravel_index(t, emulation.launch.grid) for t in taken)
         trace.sample = tuple((int(x), int(y), int(z)) for x, y, z in axes)
     return trace
+
+
+def _spread(programs: int) -> Iterator[int]:
+    """All programs, so that the first few, however many, lie evenly over the grid: steps of the golden ratio."""
+    seen: set[int] = set()
+    place = 0.5
+    while len(seen) < programs:
+        index = int(place * programs)
+        place = (place + _GOLDEN) % 1
+        if index not in seen:
+            seen.add(index)
+            yield index
+
+
+def _even(trace: Trace) -> bool:
+    """Whether the programs ask for as many bytes each, to within 1 % of the mean (95 %)."""
+    asked: dict[tuple, int] = {}
+    known: dict[int, int] = {}
+    for event in trace.events:
+        if id(event.mask) not in known:
+            known[id(event.mask)] = event.bytes
+        asked[event.program] = asked.get(event.program, 0) + known[id(event.mask)]
+    values = np.array(list(asked.values()), float)
+    return len(values) > 1 and 1.96 * values.std(ddof=1) / len(values) ** 0.5 <= 0.01 * values.mean()

@@ -214,6 +214,17 @@ class Recorder:
             )
         )
 
+    @property
+    def patterns(self) -> int:
+        """How many different tiles of addresses and masks there were so far."""
+        return len(self._tiles)
+
+    def restart(self) -> None:
+        """Forget what was recorded."""
+        self.trace.events.clear()
+        self.trace.loops.clear()
+        self.size = 0
+
     def _shared(self, tile: np.ndarray) -> np.ndarray:
         """One array for all equal ones: programs ask for the same pattern at different places, over and over."""
         key = (

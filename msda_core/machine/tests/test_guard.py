@@ -403,3 +403,37 @@ def test_a_scalar_comparison_is_a_mask_of_a_block_too(first):
     with machine.guard():
         scalar_mask[(1,)](torch.tensor([first, 0.0]), y, 5, BLOCK=8)
     assert y.tolist() == ([0.0, 1.0, 2.0, 3.0, 4.0] if first else [-1.0] * 5) + [-1.0] * 3
+
+
+@triton.jit
+def first_of_pairs(a, i, b, j):
+    keep = (a > b) | ((a == b) & (i < j))
+    return tl.where(keep, a, b), tl.where(keep, i, j)
+
+
+@triton.jit
+def last_nonzero(a, b):
+    return tl.where(b != 0, b, a)
+
+
+@triton.jit
+def own_functions(x_ptr, top_ptr, at_ptr, run_ptr, N: tl.constexpr):
+    offs = tl.arange(0, 4)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + offs)
+    top, at = tl.reduce((x, tl.broadcast_to(tl.arange(0, N)[None, :], x.shape)), 1, first_of_pairs)
+    tl.store(top_ptr + tl.arange(0, 4), top)
+    tl.store(at_ptr + tl.arange(0, 4), at)
+    tl.store(run_ptr + offs, tl.associative_scan(x, 1, last_nonzero, reverse=True))
+
+
+def test_reductions_and_scans_with_a_function_of_ones_own():
+    x = torch.randint(-2, 3, (4, 32)).float()
+    top, at, run = torch.empty(4), torch.empty(4, dtype=torch.int32), torch.empty(4, 32)
+    with machine.guard():
+        own_functions[(1,)](x, top, at, run, N=32)
+    torch.testing.assert_close(top, x.max(1).values)
+    assert at.tolist() == [row.tolist().index(row.max()) for row in x]
+    expected = x.clone()
+    for i in range(30, -1, -1):
+        expected[:, i] = torch.where(x[:, i] != 0, x[:, i], expected[:, i + 1])
+    torch.testing.assert_close(run, expected)

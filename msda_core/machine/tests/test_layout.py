@@ -60,6 +60,22 @@ def test_slices():
     assert nested.registers == 2 and set(nested.elements.reshape(-1).tolist()) == {0, 1, 2, 3}
 
 
+def test_what_tensor_cores_leave_by_formula():
+    mma = "#ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [2, 2], instrShape = [16, 8]}>"
+    found = parse(mma, (64, 32)).elements
+    warp, lane, register = np.indices(found.shape)
+    row = warp // 2 * 16 + register // 2 % 2 * 8 + lane // 4 + register // 8 * 32
+    column = warp % 2 * 8 + lane % 4 * 2 + register % 2 + register // 4 % 2 * 16
+    assert found.shape == (4, 32, 16) and (found == row * 32 + column).all()
+    wgmma = "#ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 2], instrShape = [16, 16, 32]}>"
+    found = parse(wgmma, (64, 32)).elements
+    warp, lane, register = np.indices(found.shape)
+    row = warp % 4 * 16 + register // 2 % 2 * 8 + lane // 4
+    assert (found == row * 32 + warp // 4 * 16 + register // 4 * 8 + lane % 4 * 2 + register % 2).all()
+    rows = parse(f"#ttg.slice<{{dim = 1, parent = {wgmma}}}>", (64,))
+    assert (rows.elements[:, :, 0] == (np.arange(8) % 4 * 16)[:, None] + np.arange(32) // 4).all()
+
+
 def test_linear_is_the_xor_of_its_bases():
     found = parse("#lin", (16, 16)).elements
     assert found[1, 0, 0] == 8 * 16 and found[0, 1, 0] == 2 * 16 and found[0, 4, 3] == 1 * 16 + 8 + 1

@@ -1,6 +1,6 @@
 """What orders two accesses, and what does not: the cases of the detectors that exist, and the patterns people use.
 
-The first ten are the kinds of cases that GSan (Triton's sanitizer for global memory) is tested on, written anew: two
+The first sixteen are the kinds of cases that GSan (Triton's sanitizer for global memory) is tested on, written anew: two
 programs and a flag. From "tiles that overlap by one" on: the kinds of cases of triton-viz's race detector.
 """
 
@@ -15,6 +15,7 @@ from msda_core.device import load_triton
 
 triton = load_triton()
 import triton.language as tl  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 I32 = torch.int32
 
@@ -246,6 +247,57 @@ def flags(**constants):
     return lambda: ((torch.zeros(1, dtype=I32), torch.zeros(1, dtype=I32), torch.zeros(1, dtype=I32)), constants)
 
 
+@triton.jit
+def tile_written(x_ptr, flag_ptr, y_ptr, SEM: tl.constexpr):
+    """Program 0 writes a tile through a descriptor it makes; program 1 reads an element of it."""
+    if tl.program_id(0) == 0:
+        tile = tl.make_tensor_descriptor(x_ptr, [12, 12], [16, 1], [8, 8])
+        tile.store([4, 4], tl.full((8, 8), 1, tl.int32))
+        tl.atomic_add(flag_ptr, 1, sem=SEM)
+    else:
+        while tl.atomic_add(flag_ptr, 0, sem=SEM) == 0:
+            pass
+        tl.store(y_ptr, tl.load(x_ptr + 4 * 16 + 4))
+
+
+@triton.jit
+def tile_read(x, x_ptr, flag_ptr, y_ptr, SEM: tl.constexpr):
+    """Program 0 reads a tile through the host's descriptor; program 1 writes an element of it."""
+    if tl.program_id(0) == 0:
+        offs = tl.arange(0, 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+        tl.store(y_ptr + offs, x.load([4, 4]))
+        tl.atomic_add(flag_ptr, 1, sem=SEM)
+    else:
+        while tl.atomic_add(flag_ptr, 0, sem=SEM) == 0:
+            pass
+        tl.store(x_ptr + 4 * 16 + 4, 1)
+
+
+@triton.jit
+def rows_gathered(x, rows_ptr, x_ptr, flag_ptr, y_ptr, SEM: tl.constexpr):
+    """Program 0 gathers rows through a descriptor; program 1 writes an element of one of them."""
+    if tl.program_id(0) == 0:
+        offs = tl.arange(0, 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+        tl.store(y_ptr + offs, x.gather(tl.load(rows_ptr + tl.arange(0, 8)), 8))
+        tl.atomic_add(flag_ptr, 1, sem=SEM)
+    else:
+        while tl.atomic_add(flag_ptr, 0, sem=SEM) == 0:
+            pass
+        tl.store(x_ptr + 5 * 16 + 8, 1)
+
+
+@triton.jit
+def rows_scattered(x, rows_ptr, x_ptr, flag_ptr, y_ptr, SEM: tl.constexpr):
+    """Program 0 reads an element; program 1 scatters rows over it through a descriptor."""
+    if tl.program_id(0) == 0:
+        tl.store(y_ptr, tl.load(x_ptr + 5 * 16 + 8))
+        tl.atomic_add(flag_ptr, 1, sem=SEM)
+    else:
+        while tl.atomic_add(flag_ptr, 0, sem=SEM) == 0:
+            pass
+        x.scatter(tl.full((8, 8), 1, tl.int32), tl.load(rows_ptr + tl.arange(0, 8)), 8)
+
+
 def one(*shapes, dtype=torch.float32, **constants):
     return lambda: (tuple(torch.zeros(*s, dtype=dtype) for s in shapes), constants)
 
@@ -266,6 +318,16 @@ def sums(sem="acq_rel", scope="gpu"):
     return make
 
 
+def tiles(host=True, rows=False, **constants):
+    def make():
+        x, flag, y = torch.zeros(16, 16, dtype=I32), torch.zeros(1, dtype=I32), torch.zeros(8, 8, dtype=I32)
+        described = [TensorDescriptor.from_tensor(x, [1 if rows else 8, 8])] if host else []
+        index = [torch.tensor([5, 7, 9, 10, 1, 3, 11, 13], dtype=I32)] if rows else []
+        return (*described, *index, x, flag, y), constants
+
+    return make
+
+
 WARPS = "warps"
 #: what, kernel, programs, arguments -> races as (what the first does, what the other does[, between warps or lanes])
 CASES = [
@@ -280,6 +342,12 @@ CASES = [
     ("write after read, ordered", overwrite, 2, flags(FIRST=0, SEM="acq_rel"), []),
     ("write after write, relaxed", overwrite, 2, flags(FIRST=1, SEM="relaxed"), [("store", "store")]),
     ("write after write, ordered", overwrite, 2, flags(FIRST=1, SEM="acq_rel"), []),
+    ("a tile written, relaxed", tile_written, 2, tiles(host=False, SEM="relaxed"), [("store", "load")]),
+    ("a tile written, ordered", tile_written, 2, tiles(host=False, SEM="acq_rel"), []),
+    ("a tile read, relaxed", tile_read, 2, tiles(SEM="relaxed"), [("store", "load")]),
+    ("a tile read, ordered", tile_read, 2, tiles(SEM="acq_rel"), []),
+    ("rows gathered, relaxed", rows_gathered, 2, tiles(rows=True, SEM="relaxed"), [("store", "load")]),
+    ("rows scattered, relaxed", rows_scattered, 2, tiles(rows=True, SEM="relaxed"), [("store", "load")]),
     ("a volatile flag orders nothing", volatile_flag, 2, flags(), [("store", "load")]),
     ("spin lock", locked, 4, lambda: ((torch.zeros(128), torch.zeros(1, dtype=I32)), {"RELEASE": "acq_rel"}), []),
     ("spin lock, release only", locked, 4,

@@ -11,7 +11,7 @@ import torch
 from msda_core import machine
 from msda_core.bench import calibrate, probes
 from msda_core.device import load_triton
-from msda_core.machine.model import timing
+from msda_core.machine.model import instructions, timing
 
 triton = load_triton()
 roofline = importlib.import_module("msda_core.machine.model.roofline")  # the package has a function of that name
@@ -51,17 +51,18 @@ def test_an_estimate_has_parts_and_says_it_is_a_model():
 
 
 def timed():
-    data = json.loads((calibrate.DATA / "times_h200.json").read_text())
-    for record in data["timed"]:
-        work = record["work"]
-        family = record["case"].partition(".")[0]
-        yield record, timing.Work(**{**work, "mix": timing.Mix(**work["mix"])}), family, family in data["held_out"]
+    for name in ("times_h200.json", "times_h200_unseen.json"):
+        data = json.loads((calibrate.DATA / name).read_text())
+        for record in data["timed"]:
+            work = record["work"]
+            family = record["case"].partition(".")[0]
+            yield record, timing.Work(**{**work, "mix": timing.Mix(**work["mix"])}), family, family in data["held_out"]
 
 
 def test_instructions_are_those_the_hardware_executed():
-    """76 launches: the machine code times its loops against Nsight Compute."""
+    """116 launches: the machine code times its loops against Nsight Compute."""
     off = [w.mix.all * w.warps * w.programs / r["instructions"] - 1 for r, w, _, _ in timed()]
-    assert len(off) == 76 and statistics.median(map(abs, off)) < 0.01 and sum(abs(e) < 0.2 for e in off) >= 75
+    assert len(off) == 116 and statistics.median(map(abs, off)) < 0.01 and sum(abs(e) < 0.2 for e in off) >= 114
 
 
 def test_occupancy_is_the_hardwares():
@@ -80,8 +81,8 @@ def test_the_estimates_error_is_that_of_launches_that_fitted_nothing(warm, key, 
         if out:
             found.append((family, 1e6 * timing.of_work(work, gpu, warm).seconds, record[key]))
     errors = [abs(guess / time - 1) for _, guess, time in found]
-    assert len(found) == fit.launches >= 30
-    assert statistics.median(errors) == pytest.approx(fit.error, abs=0.005) and fit.error < 0.3
+    assert len(found) == fit.launches >= 60
+    assert statistics.median(errors) == pytest.approx(fit.error, abs=0.005) and fit.error < 0.2
     assert max(errors) == pytest.approx(fit.worst, abs=0.005)
     pairs = [
         (a[1] < b[1]) == (a[2] < b[2])
@@ -125,3 +126,30 @@ def test_the_models_error_is_what_it_says():
     assert len(errors) == roofline.MEASURED
     assert max(errors.values()) == pytest.approx(roofline.ERROR, abs=0.01), errors
     assert statistics.median(errors.values()) == pytest.approx(roofline.TYPICAL, abs=0.01), errors
+
+
+def rounds(code: str, trips: float = 1.0) -> float:
+    lines = [f"/*{16 * i:04x}*/ {text} ;" for i, text in enumerate(code.split(";")) if text.strip()]
+    if trips > 1:
+        lines = [".L_x_1:", *lines, f"/*{16 * len(lines):04x}*/ @P0 BRA `(.L_x_1) ;"]
+    return instructions.count_instructions("\n".join([*lines, "/*f000*/ EXIT ;"]), {}, [trips]).rounds
+
+
+@pytest.mark.parametrize(
+    "code, trips, waited",
+    [
+        ("LDG.E R2, desc[UR4][R4.64]; LDG.E R3, desc[UR4][R6.64]; FADD R8, R2, R3", 1, 1),  # side by side
+        (
+            "LDG.E R2, desc[UR4][R4.64]; IADD3 R6, R2, R4, RZ; LDG.E R3, desc[UR4][R6.64]; FADD R8, R3, R3",
+            1,
+            2,
+        ),  # in turn
+        ("LDG.E.128 R4, desc[UR4][R2.64]; FADD R8, R7, R7", 1, 1),  # the last of four registers
+        ("LDG.E R2, desc[UR4][R4.64]; FADD R8, R8, R2", 10, 10),  # the sum needs each turn's
+        ("LDGSTS.E.128 [R6], desc[UR4][R4.64]; LDGDEPBAR; DEPBAR.LE SB0, 0x0", 10, 10),  # copies that are waited for
+        ("LDGSTS.E.128 [R6], desc[UR4][R4.64]; LDGDEPBAR; DEPBAR.LE SB0, 0x1", 10, 5),  # one ahead: two under way
+        ("LDG.E R2, desc[UR4][R4.64]; STG.E desc[UR4][R6.64], R3", 1, 0),  # nobody looks at it
+    ],
+)
+def test_a_warp_waits_where_it_reads_what_it_loads(code, trips, waited):
+    assert rounds(code, trips) == pytest.approx(waited, abs=0.6)

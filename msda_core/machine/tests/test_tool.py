@@ -136,6 +136,12 @@ def test_every_config_is_counted_and_the_launch_happens_once():
     torch.testing.assert_close(out.sum(), x.sum())
 
 
+def test_a_launch_gives_its_registers_as_on_a_gpu():
+    with machine.session() as session:
+        compiled = strided[(4,)](torch.rand(256), torch.empty(256), 256, STEP=1, BLOCK=64, num_warps=1)
+    assert compiled.n_regs == session.launches[0].lowering.registers > 0 and compiled.metadata.shared == 0
+
+
 def test_only_what_was_asked_for_is_counted():
     assert len(profiled(kernel="other").launches) == 0
     assert profiled(kernel="other").seen == {"strided": 1}
@@ -204,6 +210,12 @@ def test_the_json_has_the_promised_fields(script, tmp_path, capsys):
         ),
         (["--launch", "9"], "", 1, "There was no launch number 9. Launched: touch (1)."),
         ([], "touch[(1,)](x, N=128)", 1, "reads element 64 of x_ptr, past the 64 elements"),
+        (
+            [],
+            "torch.compile(lambda x: x + 1)(x)",
+            1,
+            "is compiled by torch.compile, which writes no Triton where there is no GPU",
+        ),
         (["--sanitize"], "touch[(1,)](torch.empty(64, device='cuda'), N=64)", 1, "never written"),
     ],
 )

@@ -262,3 +262,30 @@ def test_a_copy_that_no_program_runs_and_one_that_is_left_out():
     assert (report.loads.requests, report.loads.sectors) == (4 + 16, 64 + 512)
     with pytest.raises(machine.Unsupported, match="became 3 operations that differ.*Write the iterations out"):
         machine.profile(pruned, (1,), torch.zeros(4096), torch.zeros(512), 2, BLOCK=512, LEFT_OUT=1, WIDE=2)
+
+
+@triton.jit
+def in_quarters(x_ptr, y_ptr, N: tl.constexpr):
+    for i in tl.static_range(4):
+        offs = tl.program_id(0) * 4 * N + i * N + tl.arange(0, N)
+        tl.store(y_ptr + offs, tl.load(x_ptr + offs))
+
+
+def test_bytes_and_distinct_sectors_of_an_unrolled_loop_are_of_all_its_turns():
+    report = machine.profile(in_quarters, (2,), torch.rand(1024), torch.empty(1024), N=128)
+    assert (report.loads.bytes, report.stores.bytes) == (4096, 4096) == (report.unique_bytes, report.written_bytes)
+    assert report.loads.unique_sectors == 128 and report.l2_loads == 128
+
+
+@triton.jit
+def read_twice(x_ptr, y_ptr, N: tl.constexpr):
+    offs = tl.arange(0, N)
+    total = tl.zeros((N,), tl.float32)
+    for _ in range(3):
+        total += tl.load(x_ptr + offs, volatile=True)
+    tl.store(y_ptr + tl.program_id(0) * N + offs, total)
+
+
+def test_l1_keeps_what_one_program_has_read_and_no_others():
+    report = machine.profile(read_twice, (2,), torch.rand(128), torch.empty(256), N=128)
+    assert report.loads.sectors == 2 * 3 * 16 and report.l2_loads == 2 * 16

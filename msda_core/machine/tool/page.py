@@ -4,6 +4,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from msda_core.machine.tool.text import fetched, some
+
 __all__ = ["page"]
 
 _STYLE = """
@@ -83,12 +85,13 @@ def _launch(r: dict[str, Any]) -> str:
     kinds = [
         ("", [k, f"{r[k]['requests']:,}", f"{r[k]['sectors']:,}", f"{r[k]['efficiency']:.0%}"])
         for k in ("loads", "stores", "atomics")
+        if r[k]["requests"]
     ]
     held, guess = r["occupancy"], r["estimate"]
     parts += [
         _table(["", "requests", "sectors", "useful"], kinds),
         f"<p>{r['registers']} registers, {r['spills']} bytes spilled, {r['shared']:,} bytes of shared memory; occupancy "
-        f"{held['fraction']:.0%} ({held['programs']} programs, {held['warps']} warps), limited by {held['limit']}. "
+        f"{held['fraction']:.0%} ({some(held['programs'], 'program')}, {some(held['warps'], 'warp')}), limited by {held['limit']}. "
         f"{escape(guess['gpu'])}: about {1e6 * guess['seconds']:.1f} µs ({escape(guess['bound'])}).</p>",
         f"<p>Compulsory: {r['unique_bytes']:,} bytes read, {r['written_bytes']:,} written; {32 * r['sectors']:,} asked of "
         "the caches.</p>",
@@ -97,8 +100,8 @@ def _launch(r: dict[str, Any]) -> str:
     if r["atomics"]["requests"]:
         c = r["contention"]
         parts.append(
-            f"<p>Reductions: at most {c['lanes']} lanes of a request at one address, {c['updates']:,} updates of one "
-            f"address, {c['programs']:,} programs at one 128-byte line.</p>"
+            f"<p>Reductions: at most {some(c['lanes'], 'lane')} of a request at one address, {some(c['updates'], 'update')} of "
+            f"one address, {some(c['programs'], 'program')} at one 128-byte line.</p>"
         )
     if r["worst"]:
         parts.append(_lanes(r["worst"]))
@@ -160,8 +163,8 @@ def _lanes(worst: dict[str, Any]) -> str:
                 f'<rect x="{at:.1f}" y="70" width="{length:.1f}" height="22" class="on"/>'
             )
     title = (
-        f"Line {worst['line']} wastes most, {worst['wasted_bytes']:,} bytes. One of its requests: {len(active)} lanes, "
-        f"{len(sectors)} sectors, {worst['useful']} of {32 * worst['sectors']} bytes used."
+        f"Line {worst['line']} wastes most, {worst['wasted_bytes']:,} bytes. Of its requests of {some(len(active), 'lane')}, "
+        f"{fetched(worst)}."
     )
     return (
         f'<p>{escape(title)}</p><div class=scroll><svg viewBox="0 0 {wide} 110" role="img" aria-label="{escape(title)}">'

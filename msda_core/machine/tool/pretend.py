@@ -3,7 +3,8 @@
 While a script runs, `device="cuda"`, `.cuda()` and `.to("cuda")` give host tensors that say they are on `cuda:0`;
 `torch.cuda.is_available()` is True and its properties are those of the target; Triton's driver answers for the target.
 Nothing can be timed: `triton.testing.do_bench` runs its function once and gives the model's estimate of the launches in
-it, and the sweeps of `triton.testing.perf_report` are left out. On a machine with a GPU nothing of this happens.
+it, and the sweeps of `triton.testing.perf_report` are left out; what
+`torch.compile` gives refuses to be called, with what to do instead. On a machine with a GPU nothing of this happens.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from msda_core.device import load_triton
+from msda_core.machine import errors
 from msda_core.machine.model.roofline import GPUS, find_gpu
 from msda_core.machine.run.standin import StandIn, answering
 
@@ -98,6 +100,20 @@ def _empty_strided(size, stride, dtype) -> torch.Tensor:
     return torch.empty_strided(size, stride, dtype=dtype)
 
 
+def _compile(model: Any = None, **options: Any) -> Any:
+    """In place of `torch.compile`: what it returns says, when it is called, that Inductor cannot write Triton here."""
+    if model is None:
+        return lambda model: _compile(model, **options)
+
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise errors.Unsupported(
+            f"{getattr(model, '__name__', type(model).__name__)} is compiled by torch.compile, which writes no Triton where "
+            "there is no GPU. Run the output_code.py that it writes on one (TORCH_COMPILE_DEBUG=1): its kernels are counted."
+        )
+
+    return refused
+
+
 def gpu_of(capability: int):
     """The GPU whose constants stand for a compute capability: the first that has it, else the nearest below."""
     known = sorted(GPUS.values(), key=lambda g: -g.capability)
@@ -173,7 +189,7 @@ def pretending(capability: int, estimated: Callable[[], float]) -> Iterator[None
     patch(torch.cuda, _DeviceGuard=_Timer)
     patch(torch.version, cuda="12.8")
     patch(torch._C._dynamo.guards, _empty_strided_cuda=_empty_strided)
-    patch(torch, set_default_device=_nothing())
+    patch(torch, set_default_device=_nothing(), compile=_compile)
     patch(torch._C, _cuda_getCurrentRawStream=lambda index=0: 0)
     patch(triton.testing, do_bench=bench, do_bench_cudagraph=bench)
     patch(triton.testing.Mark, run=sweep)

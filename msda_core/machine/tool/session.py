@@ -143,7 +143,7 @@ class session(guard):
         for outer in active.everywhere:
             if isinstance(outer, session) and outer is not self:
                 outer.adopt(first.name, entries)
-        return None
+        return _Compiled(self, kernel, args, {k: v for k, v in kwargs.items() if k != "grid"})
 
     def adopt(self, kernel: str, entries: list[Profiled]) -> None:
         """Take over a launch that a session inside this one has profiled."""
@@ -227,7 +227,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Compiled:
-    """What `kernel.warmup(…)` gives: registers, shared memory, and a launch over a grid."""
+    """What `kernel.warmup(…)` and a launch give: registers, shared memory, and a launch over a grid."""
 
     def __init__(self, owner: session, kernel, args, kwargs):
         self._owner, self._kernel, self._kwargs = owner, kernel, kwargs

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-__all__ = ["report"]
+__all__ = ["fetched", "report", "some"]
 
 _SECTOR = 32
 
@@ -60,7 +60,7 @@ def _launch(r: dict[str, Any], target: str) -> str:
         t = r[kind]
         if t["requests"]:
             lines.append(
-                f"  {kind:>8}: {t['requests']:,} requests, {t['sectors']:,} sectors, {t['efficiency']:.0%} useful"
+                f"  {kind:>8}: {some(t['requests'], 'request')}, {some(t['sectors'], 'sector')}, {t['efficiency']:.0%} useful"
             )
     lines.append(
         f"  compulsory: {r['unique_bytes']:,} bytes read, {r['written_bytes']:,} written; "
@@ -69,13 +69,13 @@ def _launch(r: dict[str, Any], target: str) -> str:
     if r["atomics"]["requests"]:
         c = r["contention"]
         lines.append(
-            f"  reductions: at most {c['lanes']} lanes of a request at one address, {c['updates']:,} updates of one "
-            f"address, {c['programs']:,} programs at one 128-byte line"
+            f"  reductions: at most {some(c['lanes'], 'lane')} of a request at one address, {some(c['updates'], 'update')} of "
+            f"one address, {some(c['programs'], 'program')} at one 128-byte line"
         )
     held = r["occupancy"]
     lines.append(
         f"  {r['registers']} registers, {r['spills']} bytes spilled, {r['shared']:,} bytes of shared memory; occupancy "
-        f"{held['fraction']:.0%} ({held['programs']} programs, {held['warps']} warps), limited by {held['limit']}"
+        f"{held['fraction']:.0%} ({some(held['programs'], 'program')}, {some(held['warps'], 'warp')}), limited by {held['limit']}"
     )
     guess = r["estimate"]
     lines.append(f"  {guess['gpu']}: about {1e6 * guess['seconds']:.1f} µs ({guess['bound']})")
@@ -125,6 +125,18 @@ def _lanes(worst: dict[str, Any]) -> list[str]:
         f"  line {worst['line']} wastes most, {worst['wasted_bytes']:,} bytes: `{worst['text']}`",
         f"  lanes    {lanes}",
         f"  sectors  {' '.join(bars)}",
-        f"  one request fetches {worst['sectors']} sectors, {_SECTOR * worst['sectors']} bytes, and uses "
-        f"{worst['useful']} (each block is 8 bytes: █ used, ▄ in part, ░ not)",
+        f"  {fetched(worst)} (each block is 8 bytes: █ used, ▄ in part, ░ not)",
     ]
+
+
+def fetched(worst: dict[str, Any]) -> str:
+    """What the request that is shown fetches, and how much of it it uses."""
+    size, sectors = _SECTOR * worst["sectors"], some(worst["sectors"], "sector")
+    if worst["useful"] < size:
+        return f"one request fetches {sectors}, {size} bytes, and uses {worst['useful']}"
+    return f"one request uses all of the {sectors} that it fetches, but other warps hold copies and fetch them again"
+
+
+def some(count: int, noun: str) -> str:
+    """A number of things."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -30,7 +30,8 @@ METRICS = {
     "gpu__time_duration.sum": ("", ""),
 }
 
-#: A launch gets no fewer registers a thread: kernels that need 10 and 12 were launched with 16 on an H200.
+#: What a launch of fewer registers a thread shows on an H200: seen for 12 and 14. nvcc's manual says that the ABI has a
+#: minimum ("--maxrregcount"), and not which; nothing else is known to say it.
 REGISTERS_AT_LEAST = 16
 
 
