@@ -23,6 +23,7 @@ __all__ = [
     "is_deterministic",
     "is_plain",
     "kernels",
+    "levels_to_merge",
     "merging",
     "merging_wish",
     "on_reference",
@@ -164,7 +165,7 @@ def forward(
     merged: bool | None = None,
 ) -> Tensor:
     """The forward on kernels, merged or plain. Arguments as `tables.on_device` returns them: (B, Q, M*D)."""
-    levels = _levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
+    levels = levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
     if levels:
         return kernels().merged.merged_forward(value, shapes, starts, levels, sampling_locations, attention_weights)
     return kernels().forward(value, shapes, starts, sampling_locations, attention_weights)
@@ -185,7 +186,7 @@ def backward(
     deterministic = is_deterministic(deterministic)
     levels = None
     if not deterministic:
-        levels = _levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
+        levels = levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
     if levels and grad_out.dtype == value.dtype:
         return kernels().merged.merged_backward(
             value, shapes, starts, levels, sampling_locations, attention_weights, grad_out, fp32_grad_accum
@@ -200,7 +201,7 @@ def is_deterministic(wish: bool | None) -> bool:
     return torch.are_deterministic_algorithms_enabled() if wish is None else wish
 
 
-def _levels_to_merge(
+def levels_to_merge(
     value: Tensor,
     shapes: Tensor,
     starts: Tensor,

@@ -117,11 +117,14 @@ def _forward_plan(B: int, Q: int, S: int, M: int, L: int, itemsize: int, tiles: 
 def merged_forward(
     value: Tensor, shapes: Tensor, starts: Tensor, levels: tuple[tuple[int, int], ...],
     sampling_locations: Tensor, attention_weights: Tensor,
+    reference: Tensor | None = None, lse: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The forward, for a call that `suits`.
 
     Args:
         levels: what `shapes` holds, on the host; the rest as in `msda_forward`.
+        reference: (B, Q, L, 2) float32, contiguous: `sampling_locations` are then offsets in pixels from these points,
+            `attention_weights` logits, and lse, (B, Q, M) float32, is written: `raw.log_sum` of each row.
 
     Returns:
         (B, Q, M*D), in value's dtype.
@@ -134,7 +137,7 @@ def merged_forward(
         forward_tile_kernel,
         _forward_plan(B, Q, S, M, L, value.element_size(), len(lists.tiles)),
         (_aligned(value), shapes.contiguous(), starts.contiguous(), _aligned(sampling_locations),
-         attention_weights.contiguous(), out, lists.tiles),
+         attention_weights.contiguous(), out, lists.tiles, reference, lse),
     )  # fmt: skip
     return out
 
@@ -176,11 +179,14 @@ def merged_backward(
     value: Tensor, shapes: Tensor, starts: Tensor, levels: tuple[tuple[int, int], ...],
     sampling_locations: Tensor, attention_weights: Tensor, grad_out: Tensor,
     fp32_grad_accum: bool | None = None,
+    reference: Tensor | None = None, lse: Tensor | None = None, locations_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The backward, for a call that `suits`: three launches, none of which waits for the host.
 
     Args:
         levels: what `shapes` holds, on the host; grad_out: (B, Q, M*D), in value's dtype; the rest as in `msda_backward`.
+        reference, lse: as `merged_forward` took and wrote them; the gradients are then those of offsets and logits. L ≤ 4.
+        locations_dtype: of the gradient of locations or offsets; None for theirs.
 
     Returns:
         (grad_value, grad_sampling_locations, grad_attention_weights), shaped and typed like the inputs.
@@ -197,19 +203,19 @@ def merged_backward(
         B, Q, S, M, L, value.dtype, accumulator, (merges, spans, len(lists.tiles)), _capability(device)
     )
     grad_value = torch.zeros(value.shape, dtype=accumulator, device=device)
-    grad_loc, grad_attn = torch.empty_like(loc), torch.empty_like(attn)
+    grad_loc, grad_attn = torch.empty_like(loc, dtype=locations_dtype), torch.empty_like(attn)
     merged = torch.empty(B * M * merges, dtype=torch.int32, device=device)
     if merges:
         flags = torch.empty((B, L, M, Q), dtype=torch.int8, device=device)
         missed = torch.empty(B * M * spans * 4 * SPAN, dtype=torch.int16, device=device)
         tensors = (shapes, starts, loc, attn, grad_out, grad_value, flags)
-        launch(merge_window_kernel, window, (*tensors, merged, lists.merges))
-        launch(remainder_kernel, remainder, (*tensors, missed, lists.spans))
+        launch(merge_window_kernel, window, (*tensors, merged, lists.merges, reference, lse))
+        launch(remainder_kernel, remainder, (*tensors, missed, lists.spans, reference, lse))
     tensors = (value, shapes, starts, loc, attn, grad_out, grad_value, grad_loc, grad_attn)
     launch(
         points_32_kernel if value.dtype == torch.float32 else points_16_kernel,
         points,
-        (*tensors, merged, lists.tiles, lists.slots),
+        (*tensors, merged, lists.tiles, lists.slots, reference, lse),
     )
     return grad_value.to(value.dtype), grad_loc, grad_attn
 
