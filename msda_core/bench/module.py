@@ -1,8 +1,8 @@
 """`python -m msda_core.bench.module`: what lies between a module's linear layers, fused and in pieces.
 
 From value, reference points, offsets and logits, as the linear layers leave them, to the output, and back. `fused` is
-`deformable_attention`, `pieces` softmax, addition and our operator, as `nn` did it before, and `--peer NAME=MODULE:FUNCTION` the
-same pieces around another operator. µs of kernels by the profiler, fills not counted, inputs warm in L2; 16-bit rows under autocast,
+`deformable_attention`, `pieces` softmax, addition and our operator, as `nn` did it before, and every
+other operator that is installed, or that `--peer NAME=MODULE:FUNCTION` names, stands between the same pieces. µs of kernels by the profiler, fills not counted, inputs warm in L2; 16-bit rows under autocast,
 where softmax gives float32, as a training step has them. Errors are of the output, and of each gradient, against float64 on
 the same GPU, over the largest element. Rows are written as they come.
 """
@@ -99,8 +99,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args(arguments)
     peers = operators(options.peer, LEVELS, False)
-    names = [peer.partition("=")[0] for peer in options.peer]
-    ways = {"fused": deformable_attention, "pieces": composed} | {name: around(peers[name]) for name in names}
+    ours = ("msda_core", "plain", "merged", "reference")
+    others = {name: around(operator) for name, operator in peers.items() if name not in ours}
+    ways = {"fused": deformable_attention, "pieces": composed, **others}
     rows: list[dict] = []
     for name in options.call:
         for dtype in options.dtype:
