@@ -1,10 +1,12 @@
 """`python -m msda_core.bench.module`: what lies between a module's linear layers, fused and in pieces.
 
 From value, reference points, offsets and logits, as the linear layers leave them, to the output, and back. `fused` is
-`deformable_attention`, `pieces` softmax, addition and our operator, as `nn` did it before, and every
-other operator that is installed, or that `--peer NAME=MODULE:FUNCTION` names, stands between the same pieces. µs of kernels by the profiler, fills not counted, inputs warm in L2; 16-bit rows under autocast,
-where softmax gives float32, as a training step has them. Errors are of the output, and of each gradient, against float64 on
-the same GPU, over the largest element. Rows are written as they come.
+`deformable_attention`, `pieces` softmax, addition and our operator, as `nn` did it before, and every other operator that is
+installed, or that `--peer NAME=MODULE:FUNCTION` names, stands between the same pieces. µs of kernels by the profiler, fills not
+counted, inputs warm in L2; 16-bit rows under autocast, where softmax gives float32, as a training step has them. Errors are of the output and of the gradients of value,
+offsets and logits against float64 on the same GPU: the norm of the difference over the norm. (A point beside a pixel's center may be
+taken on its other side, where its gradient is another; the largest error says only that there are such points.) Other operators get
+locations and weights in value's dtype, as they ask. Rows are written as they come.
 """
 
 import argparse
@@ -36,7 +38,7 @@ def raw_call(name: str, dtype: torch.dtype, device: str = "cuda", levels: list[t
     draw = dict(device=device, generator=torch.Generator(device).manual_seed(0))
     if Q is None:
         Q = S
-        reference = encoder_locations((B, Q, 1, L, 1, 2), levels, 0.0, **draw)[:, :, 0, :, 0]
+        reference = encoder_locations((B, Q, 1, L, 1, 2), levels, 0.05, **draw)[:, :, 0, :, 0]
     else:
         reference = torch.rand(B, Q, 1, coords, **draw).expand(B, Q, L, coords)
     value = torch.randn(B, S, 8, 32, **draw).to(dtype)

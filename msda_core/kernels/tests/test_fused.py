@@ -52,14 +52,13 @@ def launches(monkeypatch):
 
 
 def raw(levels=PLAIN, B=2, Q=5, M=2, D=8, K=3, coords=2, dtype=torch.float32, spread=1.5, seed=0, where=ACTIVE):
-    """value, levels, None, reference, offsets, logits; and grad_out. Q None: every pixel is a query, at its own center."""
+    """value, levels, None, reference, offsets, logits; and grad_out. Q None: every pixel is a query, near its own center."""
     generator = torch.Generator().manual_seed(seed)
     S, L = sum(h * w for h, w in levels), len(levels)
     if Q is None:
         Q = S
-        zero = torch.zeros(1)  # no spread: a pixel's own place on every level
-        own = inputs.encoder_locations((B, Q, 1, L, 1, 2), levels, 0.0, "cpu", generator)
-        reference = own[:, :, 0, :, 0] + zero
+        own = inputs.encoder_locations((B, Q, 1, L, 1, 2), levels, 0.05, "cpu", generator)
+        reference = own[:, :, 0, :, 0]
     else:
         reference = torch.rand(B, Q, L, coords, generator=generator)
     if coords == 4:
@@ -96,6 +95,13 @@ def check(call, grad_out, assert_close, reference=False, **options):
     names = ["value", "reference", "offsets", "logits"] if reference else ["value", "offsets", "logits"]
     for name, grad, expected in zip(names, grads, exact_grads):
         assert grad.dtype == (torch.float32 if name == "reference" else dtype)
+        if (
+            name == "offsets"
+        ):  # of points next to a pixel's center, a few are taken on its other side, where the slope is another
+            far = (grad.double().cpu() - expected).abs() > ONCE[dtype] * expected.abs().max()
+            assert far.double().mean() <= (1e-4 if grad.numel() > 1e5 else 0), f"{int(far.sum())} of {far.numel()}"
+            grad = torch.where(far.to(grad.device), 0, grad)
+            expected = torch.where(far, 0, expected)
         assert_close(grad, expected, SUMS[dtype] if name == "value" else ONCE[dtype], f"grad_{name}")
 
 
