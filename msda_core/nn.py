@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from msda_core.ops import Levels, Starts, deformable_attention, multi_scale_deformable_attention
-from msda_core.ops.raw import at_least_float32, located, somewhere, width_height
+from msda_core.ops.raw import at_least_float32, somewhere, width_height
 
 __all__ = ["MSDeformAttn", "MSDeformAttn3D", "SpatialCrossAttention", "TemporalSelfAttention"]
 
@@ -91,11 +91,12 @@ class _DeformableAttention(nn.Module):
                 layer.reset_parameters()
 
     def attend(
-        self, value: Tensor, spatial_shapes: Levels, level_start_index: Starts, locations: Tensor, weights: Tensor
-    ) -> Tensor:
-        """The operator, with the layer's switches: (B, Q, M*D)."""
-        return multi_scale_deformable_attention(
-            value, spatial_shapes, level_start_index, locations, weights,
+        self, value: Tensor, spatial_shapes: Levels, level_start_index: Starts,
+        reference_points: Tensor, offsets: Tensor, logits: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """The operator around reference points, with the layer's switches: (B, Q, M*D)."""
+        return deformable_attention(
+            value, spatial_shapes, level_start_index, reference_points, offsets, logits,
             fp32_grad_accum=self.fp32_grad_accum, deterministic=self.deterministic,
         )  # fmt: skip
 
@@ -116,11 +117,6 @@ class _DeformableAttention(nn.Module):
         return value_proj.unflatten(-1, (self.n_heads, -1))
 
     def predict(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Offsets in pixels (B, Q, M, queue, L, K, 2), float32 at least, and weights (B, Q, M, queue, L, K)."""
-        offsets, logits = self.raw(query)
-        return at_least_float32(offsets), logits.flatten(4).softmax(-1).unflatten(-1, logits.shape[4:])
-
-    def raw(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """What the linear layers give: offsets in pixels (B, Q, M, queue, L, K, 2), and logits (B, Q, M, queue, L, K)."""
         sizes = (self.n_heads, self.queue, self.n_levels, self.n_points)
         offsets = self.sampling_offsets(query).unflatten(-1, (*sizes, 2))
@@ -163,11 +159,8 @@ class MSDeformAttn(_DeformableAttention):
             (B, Q, C).
         """
         value = self.project_value(input_flatten, input_padding_mask)
-        offsets, logits = (t.squeeze(3) for t in self.raw(query))
-        out = deformable_attention(
-            value, input_spatial_shapes, input_level_start_index, reference_points, offsets, logits,
-            fp32_grad_accum=self.fp32_grad_accum, deterministic=self.deterministic,
-        )  # fmt: skip
+        offsets, logits = (t.squeeze(3) for t in self.predict(query))
+        out = self.attend(value, input_spatial_shapes, input_level_start_index, reference_points, offsets, logits)
         return self.output_proj(out)
 
 
@@ -211,12 +204,16 @@ class MSDeformAttn3D(_DeformableAttention):
                 f"and Z = {Z}. Is the axis of levels where the anchors should be?"
             )
         value = self.project_value(input_flatten, input_padding_mask)
-        offsets, weights = (t.squeeze(3) for t in self.predict(query))
-        anchors = somewhere(at_least_float32(reference_points)).repeat(
-            1, 1, self.n_points // Z, 1
-        )  # point p: anchor p % Z
-        locations = anchors[:, :, None, None] + offsets / width_height(input_spatial_shapes, offsets)[:, None]
-        out = self.attend(value, input_spatial_shapes, input_level_start_index, locations, weights)
+        offsets, logits = (t.squeeze(3) for t in self.predict(query))
+        offsets = at_least_float32(offsets)
+        # point p starts from anchor p % Z
+        anchors = somewhere(at_least_float32(reference_points)).repeat(1, 1, self.n_points // Z, 1)
+        out = multi_scale_deformable_attention(
+            value, input_spatial_shapes, input_level_start_index,
+            anchors[:, :, None, None] + offsets / width_height(input_spatial_shapes, offsets)[:, None],
+            logits.flatten(3).softmax(-1).unflatten(-1, logits.shape[3:]),
+            fp32_grad_accum=self.fp32_grad_accum, deterministic=self.deterministic,
+        )  # fmt: skip
         return out if self.output_proj is None else self.output_proj(out)
 
 
@@ -352,9 +349,8 @@ class TemporalSelfAttention(_DeformableAttention):
         value = torch.stack([previous, query], 1).flatten(0, 1)  # (2B, Q, C)
         value = self.project_value(value, None if padding_mask is None else padding_mask.flatten(0, 1))
         present = query if query_pos is None else query + query_pos
-        offsets, weights = self.predict(torch.cat([previous, present], -1))
-        offsets, weights = (t.movedim(3, 1).flatten(0, 1) for t in (offsets, weights))  # (2B, Q, M, L, K, …)
-        locations = located(reference_points.flatten(0, 1), offsets, spatial_shapes)
-        out = self.attend(value, spatial_shapes, level_start_index, locations, weights)
+        predicted = self.predict(torch.cat([previous, present], -1))
+        offsets, logits = (t.movedim(3, 1).flatten(0, 1) for t in predicted)  # (2B, Q, M, L, K, …)
+        out = self.attend(value, spatial_shapes, level_start_index, reference_points.flatten(0, 1), offsets, logits)
         out = out.unflatten(0, (B, 2)).mean(1)
         return self.dropout(self.output_proj(out)) + query
