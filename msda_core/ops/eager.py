@@ -166,6 +166,11 @@ def forward(
 ) -> Tensor:
     """The forward on kernels, merged or plain. Arguments as `tables.on_device` returns them: (B, Q, M*D)."""
     levels = levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
+    choice = kernels().merged.choice
+    if levels and _unasked(merged):
+        stay = choice.far(sampling_locations, levels) <= choice.FORWARD
+        choice.look(shapes, sampling_locations, levels)
+        levels = levels if stay else None
     if levels:
         return kernels().merged.merged_forward(value, shapes, starts, levels, sampling_locations, attention_weights)
     return kernels().forward(value, shapes, starts, sampling_locations, attention_weights)
@@ -187,6 +192,9 @@ def backward(
     levels = None
     if not deterministic:
         levels = levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
+    choice = kernels().merged.choice
+    if levels and _unasked(merged) and choice.far(sampling_locations, levels) > choice.BACKWARD:
+        levels = None
     if levels and grad_out.dtype == value.dtype:
         return kernels().merged.merged_backward(
             value, shapes, starts, levels, sampling_locations, attention_weights, grad_out, fp32_grad_accum
@@ -194,6 +202,10 @@ def backward(
     return kernels().backward(
         value, shapes, starts, sampling_locations, attention_weights, grad_out, fp32_grad_accum, deterministic
     )
+
+
+def _unasked(wish: bool | None) -> bool:
+    return wish is None and _merging is None
 
 
 def is_deterministic(wish: bool | None) -> bool:
@@ -209,7 +221,7 @@ def levels_to_merge(
     attention_weights: Tensor,
     wish: bool | None,
 ) -> tuple[tuple[int, int], ...] | None:
-    """(H, W) of each level if this call takes the merged kernels, else None. Waits for nothing."""
+    """(H, W) of each level if the merged kernels can do this call, and are asked to or it is large; else None. Waits for nothing."""
     merged = kernels().merged
     wish = _merging if wish is None else wish
     if wish is None:

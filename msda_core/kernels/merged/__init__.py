@@ -13,8 +13,8 @@ The merged path takes a spatial tile of queries at a time:
 the result is that of the plain kernels, up to rounding: merging is a matter of speed, decided tile by tile on the device
 (`window`), so that locations that are all over the place cost a look at a sample and then what the plain kernel costs.
 
-What is left for the host is whether a call is of this kind at all: `suits`, and `worthwhile` for one that nobody asked to
-merge. `LOG.md` one folder up has what was predicted and measured.
+What is left for the host is whether a call is of this kind at all: `suits`; and, for one that nobody asked to merge, `worthwhile`
+and what the last call like it was seen to be (`choice`). `LOG.md` one folder up has what was predicted and measured.
 """
 
 import functools
@@ -26,6 +26,7 @@ from msda_core.device import INTERPRETED, capability, load_triton
 from msda_core.kernels.backward import accumulator_dtype
 from msda_core.kernels.config import MAX_BATCH, offset_type
 from msda_core.kernels.launch import Plan, launch
+from msda_core.kernels.merged import choice
 from msda_core.kernels.merged.plan import SPAN, TILE, ready, work_lists
 from msda_core.kernels.merged.points import points_16_kernel, points_32_kernel
 from msda_core.kernels.merged.remainder import remainder_kernel
@@ -35,7 +36,7 @@ from msda_core.kernels.merged.window import merge_window_kernel
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["merged_backward", "merged_forward", "suits", "worthwhile"]
+__all__ = ["choice", "merged_backward", "merged_forward", "suits", "worthwhile"]
 
 #: Rows (queries × heads × batch items) from which on a call is worth three launches.
 ENOUGH = 2**17
@@ -95,13 +96,12 @@ def _capability(device: torch.device) -> int:
 
 
 def worthwhile(value: Tensor, sampling_locations: Tensor) -> bool:
-    """Is a call that suits one that gains, wherever its points lie? What is merged unasked, as measured (LOG.md).
+    """Is a call that suits large enough to gain, and its GPU one where that was measured? What is merged unasked; see LOG.md.
 
-    In 16 bits a step gains 1.6 at offsets of 2 pixels, and loses at most 2 % where nothing can be merged. In float32 the
-    two are 1.3 and 6 %: not unasked. (A forward alone gains 1.1 to 1.2, and loses 4 % in fp16 on uniform locations.) Elsewhere than on SM 9.0 the kernels compile and are right, and nobody has timed them.
+    Where the points lie decides, too: `choice`. Elsewhere than on SM 9.0 the kernels compile and are right, and nobody has timed them.
     """
     large = value.shape[0] * sampling_locations.shape[1] * value.shape[2] >= ENOUGH
-    return large and value.dtype in _16_BITS and _capability(value.device) == 90
+    return large and value.dtype in _FLOATS and _capability(value.device) == 90
 
 
 # ------------------------------------------------------------------------------------------------------------- forward
