@@ -22,7 +22,7 @@ from msda_core.kernels.backward import accumulate, accumulator_dtype, backward_c
 from msda_core.kernels.config import MAX_BATCH, offset_type
 from msda_core.kernels.forward import corners, forward_config
 from msda_core.kernels.launch import Plan, launch
-from msda_core.kernels.raw import log_sum
+from msda_core.kernels.raw import log_sum, row_sums
 
 triton = load_triton()
 tl = triton.language
@@ -245,7 +245,7 @@ def _plan(backward: bool, B: int, Q: int, S: int, M: int, D: int, L: int, K: int
 
 
 def fused_forward(call: Raw, levels: tuple[tuple[int, int], ...] | None = None) -> tuple[Tensor, Tensor]:
-    """The forward of a call that `suits`, in one launch.
+    """The forward of a call that `suits`: one launch, or two where it merges.
 
     Args:
         levels: (H, W) of each, for the merged kernels (`merged.suits`); None for the plain ones.
@@ -254,10 +254,11 @@ def fused_forward(call: Raw, levels: tuple[tuple[int, int], ...] | None = None) 
         out (B, Q, M*D), in value's dtype; lse (B, Q, M) float32, what the backward wants to know.
     """
     B, Q, S, M, D, L, K = call.sizes
-    lse = torch.empty(B, Q, M, dtype=torch.float32, device=call.value.device)
     if levels is not None:
         value, shapes, starts, reference, offsets, logits = call
+        lse = row_sums(logits)
         return merged.merged_forward(value, shapes, starts, levels, offsets, logits, reference.contiguous(), lse), lse
+    lse = torch.empty(B, Q, M, dtype=torch.float32, device=call.value.device)
     out = call.value.new_empty(B, Q, M * D)
     plan = _plan(False, B, Q, S, M, D, L, K, call.reference.shape[-1], call.value.element_size())
     launch(fused_fwd_kernel, plan, (*(t.contiguous() for t in call), out, lse))

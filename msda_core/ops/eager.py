@@ -167,7 +167,7 @@ def forward(
     """The forward on kernels, merged or plain. Arguments as `tables.on_device` returns them: (B, Q, M*D)."""
     levels = levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
     choice = kernels().merged.choice
-    if levels and _unasked(merged):
+    if levels and _unasked(merged) and choice.matters(value):
         stay = choice.far(sampling_locations, levels) <= choice.FORWARD
         choice.look(shapes, sampling_locations, levels)
         levels = levels if stay else None
@@ -193,7 +193,12 @@ def backward(
     if not deterministic:
         levels = levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
     choice = kernels().merged.choice
-    if levels and _unasked(merged) and choice.far(sampling_locations, levels) > choice.BACKWARD:
+    if (
+        levels
+        and _unasked(merged)
+        and choice.matters(value)
+        and choice.far(sampling_locations, levels) > choice.BACKWARD
+    ):
         levels = None
     if levels and grad_out.dtype == value.dtype:
         return kernels().merged.merged_backward(

@@ -124,7 +124,7 @@ def merged_forward(
     Args:
         levels: what `shapes` holds, on the host; the rest as in `msda_forward`.
         reference: (B, Q, L, 2) float32, contiguous: `sampling_locations` are then offsets in pixels from these points,
-            `attention_weights` logits, and lse, (B, Q, M) float32, is written: `raw.log_sum` of each row.
+            `attention_weights` logits, and lse, (B, Q, M) float32, their `raw.row_sums`.
 
     Returns:
         (B, Q, M*D), in value's dtype.
@@ -185,7 +185,7 @@ def merged_backward(
 
     Args:
         levels: what `shapes` holds, on the host; grad_out: (B, Q, M*D), in value's dtype; the rest as in `msda_backward`.
-        reference, lse: as `merged_forward` took and wrote them; the gradients are then those of offsets and logits. L ≤ 4.
+        reference, lse: as `merged_forward` took them; the gradients are then those of offsets and logits. L ≤ 4.
         locations_dtype: of the gradient of locations or offsets; None for theirs.
 
     Returns:

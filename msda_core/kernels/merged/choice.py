@@ -3,8 +3,9 @@
 Merging gains where neighbours' points stay together, and also where most of them leave the image; it loses between the two,
 from some six pixels on (LOG.md). Both are told by one number, `far`: the share of points that lie inside the image and more than
 `FAR` pixels of their level from their query's own pixel. A kernel of one program counts it on a sample, and writes it into the
-host's memory; the host reads what is there when the next call of the same sizes comes. The first call is merged: modules start
-with offsets of a few pixels.
+host's memory; the host reads what is there when a call of the same sizes comes. Until then calls are merged: modules start with
+offsets of a few pixels. It takes 5 µs, so one call in `EVERY` is looked at. Only float32 asks: sums of 16-bit gradients that are not
+merged are made in float32, and slower at every spread.
 
     spread, pixels   0.5   2     4     6     8     16    32    initial   uniform
     far              0     0.01  0.23  0.41  0.47  0.43  0.28  0         0.90
@@ -21,7 +22,7 @@ from msda_core.kernels.launch import Plan, launch
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["BACKWARD", "FORWARD", "far", "far_kernel", "look"]
+__all__ = ["BACKWARD", "EVERY", "FORWARD", "far", "far_kernel", "look", "matters"]
 
 FAR = tl.constexpr(6.0)  # pixels
 ROWS = tl.constexpr(256)  # of the sample, (query, head) pairs
@@ -68,9 +69,12 @@ def far_kernel(
     tl.store(far_ptr, tl.sum(tl.sum(away.to(tl.float32), 1), 0) / (ROWS * L * K))
 
 
+#: Calls of a kind for each that is looked at.
+EVERY = 16
 #: Kinds of calls → where their `far` is written: how many are kept, and those seen so far.
 KEPT = 1024
 _slots: dict[tuple, int] = {}
+_calls: dict[int, int] = {}
 
 
 @functools.lru_cache
@@ -88,6 +92,11 @@ def _slot(sampling_locations: Tensor, levels: tuple[tuple[int, int], ...]) -> in
     return slot
 
 
+def matters(value: Tensor) -> bool:
+    """Can the plain kernels be faster, wherever the points lie?"""
+    return value.dtype == torch.float32
+
+
 def far(sampling_locations: Tensor, levels: tuple[tuple[int, int], ...]) -> float:
     """`far` as the last `look` at a call of these sizes found it; 0.0 where there was none, or it is still under way."""
     slot = _slot(sampling_locations, levels)
@@ -100,13 +109,18 @@ def _plan(B: int, Q: int, M: int, L: int, K: int) -> Plan:
 
 
 def look(shapes: Tensor, sampling_locations: Tensor, levels: tuple[tuple[int, int], ...]) -> None:
-    """Count `far` of this call, for the next one: one small launch. Strided locations are not looked at.
+    """Count `far` of this call, for those after it: one small launch, in one of `EVERY` calls of a kind.
+
+    Strided locations are not looked at, and nothing is while a CUDA graph is captured.
 
     Args:
         sampling_locations: (B, Q, M, L, K, 2), a query for each pixel of `levels`, which `shapes` holds on the device.
     """
     slot = _slot(sampling_locations, levels)
     if slot is None or not sampling_locations.is_contiguous():
+        return
+    _calls[slot] = _calls.get(slot, 0) + 1
+    if _calls[slot] % EVERY != 1 or (sampling_locations.is_cuda and torch.cuda.is_current_stream_capturing()):
         return
     B, Q, M, L, K, _ = sampling_locations.shape
     launch(far_kernel, _plan(B, Q, M, L, K), (shapes.contiguous(), sampling_locations, _page()[0][slot]))

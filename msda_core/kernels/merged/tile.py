@@ -18,7 +18,6 @@ from msda_core.device import load_triton
 from msda_core.kernels.merged.packed import load_pair, numbers, pack
 from msda_core.kernels.merged.plan import read_tile, tile_row
 from msda_core.kernels.merged.remainder import corners_unsigned
-from msda_core.kernels.raw import log_sum
 
 triton = load_triton()
 tl = triton.language
@@ -50,7 +49,7 @@ def forward_tile_kernel(
     Args:
         value_ptr, loc_ptr, out_ptr: 16-byte aligned, read and written in packed pairs and (x, y) pairs; BLOCK_M: 2 in 16 bits, 1 in float32;
         UNROLL: points of a level at a time; ref_ptr: None, or (B, Q, L, 2) float32, 8-byte aligned: loc_ptr then holds offsets in pixels,
-        attn_ptr logits, and lse_ptr, (B, Q, M) float32, is written.
+        attn_ptr logits, and lse_ptr, (B, Q, M) float32, their rows' `raw.log_sum`.
     """
     T: tl.constexpr = value_ptr.dtype.element_ty
     ROW: tl.constexpr = 32 if T == tl.float32 else 16  # pairs
@@ -72,8 +71,7 @@ def forward_tile_kernel(
         acc = acc + (tl.zeros([N * BLOCK_M, ROW], tl.float32),)
     lse = 0.0
     if ref_ptr is not None:
-        lse = log_sum(attn_ptr, offs_row, mask, L * K)
-        tl.store(lse_ptr + offs_row, lse, mask=mask)
+        lse = tl.load(lse_ptr + offs_row)
     for level in tl.static_range(L):
         H = tl.load(shapes_ptr + 2 * level).to(tl.int32)
         W = tl.load(shapes_ptr + 2 * level + 1).to(tl.int32)

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(device.NO_TRITON is not None, reason=f"not run: 
 
 if device.NO_TRITON is None:
     from msda_core.kernels import fused, merged
+    from msda_core.kernels import raw as raw_kernels
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 #: Relative error: of grad_value, whose sums are in the dtype, and of what is rounded once. The interpreter cuts bfloat16 off.
@@ -43,7 +44,7 @@ def on_kernels():
 @pytest.fixture
 def launches(monkeypatch):
     seen = []
-    for module in (fused, merged):
+    for module in (fused, merged, raw_kernels):
         launch = module.launch
         monkeypatch.setattr(
             module, "launch", lambda k, p, t, launch=launch: (seen.append(k.fn.__name__), launch(k, p, t))
@@ -125,8 +126,8 @@ def test_an_encoder_merges(assert_close, launches, dtype):
     call, grad_out = raw(SMALL, B=1, Q=None, D=32, K=4, dtype=dtype)
     with merging(True):
         check(call, grad_out, assert_close, reference=dtype == torch.float16)
-    assert launches[:3] == ["forward_tile_kernel", "merge_window_kernel", "remainder_kernel"]
-    assert launches[3].startswith("points_")
+    assert launches[:4] == ["log_sum_kernel", "forward_tile_kernel", "merge_window_kernel", "remainder_kernel"]
+    assert launches[4].startswith("points_")
 
 
 def test_more_levels_than_a_row_of_lanes_holds():

@@ -576,7 +576,8 @@ def test_points_that_are_far_leave_the_next_call_to_the_plain_kernels(make_call,
         merged.choice, "look", lambda *args, look=merged.choice.look: (looked.append(args), look(*args))
     )
     levels = ((1, 20),)
-    call = make_call(levels, Q=None, D=32, K=4, dtype=torch.float16, margin=0.0)
+    monkeypatch.setattr(merged.choice, "_calls", {})
+    call = make_call(levels, Q=None, D=32, K=4, margin=0.0)
     merged.choice._page()[1][:] = 0
     with torch.no_grad():
         multi_scale_deformable_attention(*call.inputs)
