@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from msda_core.ops import Levels, Starts, multi_scale_deformable_attention
+from msda_core.ops import Levels, Starts, deformable_attention, multi_scale_deformable_attention
+from msda_core.ops.raw import at_least_float32, somewhere, width_height
 
 __all__ = ["MSDeformAttn", "MSDeformAttn3D", "SpatialCrossAttention", "TemporalSelfAttention"]
 
@@ -90,11 +91,12 @@ class _DeformableAttention(nn.Module):
                 layer.reset_parameters()
 
     def attend(
-        self, value: Tensor, spatial_shapes: Levels, level_start_index: Starts, locations: Tensor, weights: Tensor
-    ) -> Tensor:
-        """The operator, with the layer's switches: (B, Q, M*D)."""
-        return multi_scale_deformable_attention(
-            value, spatial_shapes, level_start_index, locations, weights,
+        self, value: Tensor, spatial_shapes: Levels, level_start_index: Starts,
+        reference_points: Tensor, offsets: Tensor, logits: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """The operator around reference points, with the layer's switches: (B, Q, M*D)."""
+        return deformable_attention(
+            value, spatial_shapes, level_start_index, reference_points, offsets, logits,
             fp32_grad_accum=self.fp32_grad_accum, deterministic=self.deterministic,
         )  # fmt: skip
 
@@ -115,22 +117,10 @@ class _DeformableAttention(nn.Module):
         return value_proj.unflatten(-1, (self.n_heads, -1))
 
     def predict(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Offsets in pixels (B, Q, M, queue, L, K, 2), float32 at least, and weights (B, Q, M, queue, L, K)."""
-        M, N, L, K = self.n_heads, self.queue, self.n_levels, self.n_points
-        offsets = self.sampling_offsets(query).unflatten(-1, (M, N, L, K, 2))
-        weights = self.attention_weights(query).unflatten(-1, (M, N, L * K)).softmax(-1).unflatten(-1, (L, K))
-        return _at_least_float32(offsets), weights
-
-    def locate(self, reference_points: Tensor, offsets: Tensor, spatial_shapes: Levels) -> Tensor:
-        """Sampling locations (B, Q, M, L, K, 2) from offsets likewise and reference points (B, Q, L, 2 or 4).
-
-        Two dims: a point (x, y); offsets are pixels of their level. Four: a box (x, y, w, h); K steps of offset are
-        half a box.
-        """
-        reference = _somewhere(_at_least_float32(reference_points))[:, :, None, :, None]
-        if reference_points.shape[-1] == 2:
-            return reference + offsets / _width_height(spatial_shapes, offsets)[:, None]
-        return reference[..., :2] + offsets / self.n_points * reference[..., 2:] * 0.5
+        """What the linear layers give: offsets in pixels (B, Q, M, queue, L, K, 2), and logits (B, Q, M, queue, L, K)."""
+        sizes = (self.n_heads, self.queue, self.n_levels, self.n_points)
+        offsets = self.sampling_offsets(query).unflatten(-1, (*sizes, 2))
+        return offsets, self.attention_weights(query).unflatten(-1, sizes)
 
 
 class MSDeformAttn(_DeformableAttention):
@@ -168,21 +158,9 @@ class MSDeformAttn(_DeformableAttention):
         Returns:
             (B, Q, C).
         """
-        expected = (*query.shape[:2], self.n_levels)
-        if reference_points.dim() != 4 or tuple(reference_points.shape[:3]) != expected:
-            raise ValueError(
-                f"reference_points must be (B, Q, L, 2 or 4) with (B, Q, L) = {expected}, "
-                f"got {tuple(reference_points.shape)}. Is the level axis missing?"
-            )
-        if reference_points.shape[-1] not in (2, 4):
-            raise ValueError(
-                f"reference_points must end in 2 (x, y) or 4 (x, y, w, h), got {reference_points.shape[-1]}. "
-                "Do they carry a score?"
-            )
         value = self.project_value(input_flatten, input_padding_mask)
-        offsets, weights = (t.squeeze(3) for t in self.predict(query))
-        locations = self.locate(reference_points, offsets, input_spatial_shapes)
-        out = self.attend(value, input_spatial_shapes, input_level_start_index, locations, weights)
+        offsets, logits = (t.squeeze(3) for t in self.predict(query))
+        out = self.attend(value, input_spatial_shapes, input_level_start_index, reference_points, offsets, logits)
         return self.output_proj(out)
 
 
@@ -226,12 +204,16 @@ class MSDeformAttn3D(_DeformableAttention):
                 f"and Z = {Z}. Is the axis of levels where the anchors should be?"
             )
         value = self.project_value(input_flatten, input_padding_mask)
-        offsets, weights = (t.squeeze(3) for t in self.predict(query))
-        anchors = _somewhere(_at_least_float32(reference_points)).repeat(
-            1, 1, self.n_points // Z, 1
-        )  # point p: anchor p % Z
-        locations = anchors[:, :, None, None] + offsets / _width_height(input_spatial_shapes, offsets)[:, None]
-        out = self.attend(value, input_spatial_shapes, input_level_start_index, locations, weights)
+        offsets, logits = (t.squeeze(3) for t in self.predict(query))
+        offsets = at_least_float32(offsets)
+        # point p starts from anchor p % Z
+        anchors = somewhere(at_least_float32(reference_points)).repeat(1, 1, self.n_points // Z, 1)
+        out = multi_scale_deformable_attention(
+            value, input_spatial_shapes, input_level_start_index,
+            anchors[:, :, None, None] + offsets / width_height(input_spatial_shapes, offsets)[:, None],
+            logits.flatten(3).softmax(-1).unflatten(-1, logits.shape[3:]),
+            fp32_grad_accum=self.fp32_grad_accum, deterministic=self.deterministic,
+        )  # fmt: skip
         return out if self.output_proj is None else self.output_proj(out)
 
 
@@ -367,33 +349,8 @@ class TemporalSelfAttention(_DeformableAttention):
         value = torch.stack([previous, query], 1).flatten(0, 1)  # (2B, Q, C)
         value = self.project_value(value, None if padding_mask is None else padding_mask.flatten(0, 1))
         present = query if query_pos is None else query + query_pos
-        offsets, weights = self.predict(torch.cat([previous, present], -1))
-        offsets, weights = (t.movedim(3, 1).flatten(0, 1) for t in (offsets, weights))  # (2B, Q, M, L, K, …)
-        locations = self.locate(reference_points.flatten(0, 1), offsets, spatial_shapes)
-        out = self.attend(value, spatial_shapes, level_start_index, locations, weights)
+        predicted = self.predict(torch.cat([previous, present], -1))
+        offsets, logits = (t.movedim(3, 1).flatten(0, 1) for t in predicted)  # (2B, Q, M, L, K, …)
+        out = self.attend(value, spatial_shapes, level_start_index, reference_points.flatten(0, 1), offsets, logits)
         out = out.unflatten(0, (B, 2)).mean(1)
         return self.dropout(self.output_proj(out)) + query
-
-
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def _somewhere(reference: Tensor) -> Tensor:
-    """Reference points (…, 2 or 4); one with a NaN or an infinity, as a fully padded level makes them, goes far outside.
-
-    There nothing is sampled, as it should be, and no gradient is 0 * inf.
-    """
-    finite = reference.isfinite().all(-1, keepdim=True)
-    return torch.where(finite, reference, 0.0) - 1e4 * (~finite & _is_centre(reference))
-
-
-def _is_centre(reference: Tensor) -> Tensor:
-    return torch.arange(reference.shape[-1], device=reference.device) < 2
-
-
-def _width_height(spatial_shapes: Levels, like: Tensor) -> Tensor:
-    """(L, 2), (W, H) of each level, to divide pixel offsets (…, L, K, 2) by once a K axis is put in."""
-    if not isinstance(spatial_shapes, Tensor):
-        spatial_shapes = torch.tensor([list(level) for level in spatial_shapes], device=like.device)
-    return spatial_shapes.to(device=like.device, dtype=like.dtype).flip(-1)

@@ -23,6 +23,7 @@ __all__ = [
     "is_deterministic",
     "is_plain",
     "kernels",
+    "levels_to_merge",
     "merging",
     "merging_wish",
     "on_reference",
@@ -164,7 +165,12 @@ def forward(
     merged: bool | None = None,
 ) -> Tensor:
     """The forward on kernels, merged or plain. Arguments as `tables.on_device` returns them: (B, Q, M*D)."""
-    levels = _levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
+    levels = levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
+    choice = kernels().merged.choice
+    if levels and _unasked(merged) and choice.matters(value):
+        stay = choice.far(sampling_locations, levels) <= choice.FORWARD
+        choice.look(shapes, sampling_locations, levels)
+        levels = levels if stay else None
     if levels:
         return kernels().merged.merged_forward(value, shapes, starts, levels, sampling_locations, attention_weights)
     return kernels().forward(value, shapes, starts, sampling_locations, attention_weights)
@@ -185,7 +191,15 @@ def backward(
     deterministic = is_deterministic(deterministic)
     levels = None
     if not deterministic:
-        levels = _levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
+        levels = levels_to_merge(value, shapes, starts, sampling_locations, attention_weights, merged)
+    choice = kernels().merged.choice
+    if (
+        levels
+        and _unasked(merged)
+        and choice.matters(value)
+        and choice.far(sampling_locations, levels) > choice.BACKWARD
+    ):
+        levels = None
     if levels and grad_out.dtype == value.dtype:
         return kernels().merged.merged_backward(
             value, shapes, starts, levels, sampling_locations, attention_weights, grad_out, fp32_grad_accum
@@ -195,12 +209,16 @@ def backward(
     )
 
 
+def _unasked(wish: bool | None) -> bool:
+    return wish is None and _merging is None
+
+
 def is_deterministic(wish: bool | None) -> bool:
     """What `torch.use_deterministic_algorithms` says where nobody said anything."""
     return torch.are_deterministic_algorithms_enabled() if wish is None else wish
 
 
-def _levels_to_merge(
+def levels_to_merge(
     value: Tensor,
     shapes: Tensor,
     starts: Tensor,
@@ -208,7 +226,7 @@ def _levels_to_merge(
     attention_weights: Tensor,
     wish: bool | None,
 ) -> tuple[tuple[int, int], ...] | None:
-    """(H, W) of each level if this call takes the merged kernels, else None. Waits for nothing."""
+    """(H, W) of each level if the merged kernels can do this call, and are asked to or it is large; else None. Waits for nothing."""
     merged = kernels().merged
     wish = _merging if wish is None else wish
     if wish is None:

@@ -227,7 +227,7 @@ def test_temporal_self_attention(first_frame, dims):
 
 
 def test_a_half_module_still_locates_in_float32(monkeypatch):
-    import msda_core.nn
+    from msda_core.ops import raw
 
     seen = {}
 
@@ -235,7 +235,7 @@ def test_a_half_module_still_locates_in_float32(monkeypatch):
         seen.update(value=value.dtype, locations=locations.dtype)
         return value.new_zeros(value.shape[0], locations.shape[1], value.shape[2] * value.shape[3])
 
-    monkeypatch.setattr(msda_core.nn, "multi_scale_deformable_attention", spy)
+    monkeypatch.setattr(raw, "multi_scale_deformable_attention", spy)
     module = MSDeformAttn(12, 2, 3, 4).bfloat16()
     module(torch.randn(1, 2, 12).bfloat16(), torch.rand(1, 2, 2, 2), torch.randn(1, S, 12).bfloat16(), LEVELS)
     assert seen == dict(value=torch.bfloat16, locations=torch.float32)
@@ -244,6 +244,7 @@ def test_a_half_module_still_locates_in_float32(monkeypatch):
 @pytest.mark.parametrize("kind", [MSDeformAttn, MSDeformAttn3D, TemporalSelfAttention, SpatialCrossAttention])
 def test_every_layer_says_how_its_gradient_is_summed(monkeypatch, kind):
     import msda_core.nn
+    from msda_core.ops import raw
 
     seen = []
 
@@ -251,7 +252,8 @@ def test_every_layer_says_how_its_gradient_is_summed(monkeypatch, kind):
         seen.append(sums)
         return value.new_zeros(value.shape[0], locations.shape[1], value.shape[2] * value.shape[3])
 
-    monkeypatch.setattr(msda_core.nn, "multi_scale_deformable_attention", spy)
+    for module in (msda_core.nn, raw):
+        monkeypatch.setattr(module, "multi_scale_deformable_attention", spy)
     module = kind(12, 2, 3, 4, fp32_grad_accum=True, deterministic=False)
     query, value = torch.randn(1, 2, 12), torch.randn(1, S, 12)
     if kind is TemporalSelfAttention:

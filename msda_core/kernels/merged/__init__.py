@@ -13,8 +13,8 @@ The merged path takes a spatial tile of queries at a time:
 the result is that of the plain kernels, up to rounding: merging is a matter of speed, decided tile by tile on the device
 (`window`), so that locations that are all over the place cost a look at a sample and then what the plain kernel costs.
 
-What is left for the host is whether a call is of this kind at all: `suits`, and `worthwhile` for one that nobody asked to
-merge. `LOG.md` one folder up has what was predicted and measured.
+What is left for the host is whether a call is of this kind at all: `suits`; and, for one that nobody asked to merge, `worthwhile`
+and what the last call like it was seen to be (`choice`). `LOG.md` one folder up has what was predicted and measured.
 """
 
 import functools
@@ -26,6 +26,7 @@ from msda_core.device import INTERPRETED, capability, load_triton
 from msda_core.kernels.backward import accumulator_dtype
 from msda_core.kernels.config import MAX_BATCH, offset_type
 from msda_core.kernels.launch import Plan, launch
+from msda_core.kernels.merged import choice
 from msda_core.kernels.merged.plan import SPAN, TILE, ready, work_lists
 from msda_core.kernels.merged.points import points_16_kernel, points_32_kernel
 from msda_core.kernels.merged.remainder import remainder_kernel
@@ -35,7 +36,7 @@ from msda_core.kernels.merged.window import merge_window_kernel
 triton = load_triton()
 tl = triton.language
 
-__all__ = ["merged_backward", "merged_forward", "suits", "worthwhile"]
+__all__ = ["choice", "merged_backward", "merged_forward", "suits", "worthwhile"]
 
 #: Rows (queries × heads × batch items) from which on a call is worth three launches.
 ENOUGH = 2**17
@@ -95,13 +96,12 @@ def _capability(device: torch.device) -> int:
 
 
 def worthwhile(value: Tensor, sampling_locations: Tensor) -> bool:
-    """Is a call that suits one that gains, wherever its points lie? What is merged unasked, as measured (LOG.md).
+    """Is a call that suits large enough to gain, and its GPU one where that was measured? What is merged unasked; see LOG.md.
 
-    In 16 bits a step gains 1.6 at offsets of 2 pixels, and loses at most 2 % where nothing can be merged. In float32 the
-    two are 1.3 and 6 %: not unasked. (A forward alone gains 1.1 to 1.2, and loses 4 % in fp16 on uniform locations.) Elsewhere than on SM 9.0 the kernels compile and are right, and nobody has timed them.
+    Where the points lie decides, too: `choice`. Elsewhere than on SM 9.0 the kernels compile and are right, and nobody has timed them.
     """
     large = value.shape[0] * sampling_locations.shape[1] * value.shape[2] >= ENOUGH
-    return large and value.dtype in _16_BITS and _capability(value.device) == 90
+    return large and value.dtype in _FLOATS and _capability(value.device) == 90
 
 
 # ------------------------------------------------------------------------------------------------------------- forward
@@ -117,11 +117,14 @@ def _forward_plan(B: int, Q: int, S: int, M: int, L: int, itemsize: int, tiles: 
 def merged_forward(
     value: Tensor, shapes: Tensor, starts: Tensor, levels: tuple[tuple[int, int], ...],
     sampling_locations: Tensor, attention_weights: Tensor,
+    reference: Tensor | None = None, lse: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The forward, for a call that `suits`.
 
     Args:
         levels: what `shapes` holds, on the host; the rest as in `msda_forward`.
+        reference: (B, Q, L, 2) float32, contiguous: `sampling_locations` are then offsets in pixels from these points,
+            `attention_weights` logits, and lse, (B, Q, M) float32, their `raw.row_sums`.
 
     Returns:
         (B, Q, M*D), in value's dtype.
@@ -134,7 +137,7 @@ def merged_forward(
         forward_tile_kernel,
         _forward_plan(B, Q, S, M, L, value.element_size(), len(lists.tiles)),
         (_aligned(value), shapes.contiguous(), starts.contiguous(), _aligned(sampling_locations),
-         attention_weights.contiguous(), out, lists.tiles),
+         attention_weights.contiguous(), out, lists.tiles, reference, lse),
     )  # fmt: skip
     return out
 
@@ -176,11 +179,14 @@ def merged_backward(
     value: Tensor, shapes: Tensor, starts: Tensor, levels: tuple[tuple[int, int], ...],
     sampling_locations: Tensor, attention_weights: Tensor, grad_out: Tensor,
     fp32_grad_accum: bool | None = None,
+    reference: Tensor | None = None, lse: Tensor | None = None, locations_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The backward, for a call that `suits`: three launches, none of which waits for the host.
 
     Args:
         levels: what `shapes` holds, on the host; grad_out: (B, Q, M*D), in value's dtype; the rest as in `msda_backward`.
+        reference, lse: as `merged_forward` took them; the gradients are then those of offsets and logits. L ≤ 4.
+        locations_dtype: of the gradient of locations or offsets; None for theirs.
 
     Returns:
         (grad_value, grad_sampling_locations, grad_attention_weights), shaped and typed like the inputs.
@@ -197,19 +203,19 @@ def merged_backward(
         B, Q, S, M, L, value.dtype, accumulator, (merges, spans, len(lists.tiles)), _capability(device)
     )
     grad_value = torch.zeros(value.shape, dtype=accumulator, device=device)
-    grad_loc, grad_attn = torch.empty_like(loc), torch.empty_like(attn)
+    grad_loc, grad_attn = torch.empty_like(loc, dtype=locations_dtype), torch.empty_like(attn)
     merged = torch.empty(B * M * merges, dtype=torch.int32, device=device)
     if merges:
         flags = torch.empty((B, L, M, Q), dtype=torch.int8, device=device)
         missed = torch.empty(B * M * spans * 4 * SPAN, dtype=torch.int16, device=device)
         tensors = (shapes, starts, loc, attn, grad_out, grad_value, flags)
-        launch(merge_window_kernel, window, (*tensors, merged, lists.merges))
-        launch(remainder_kernel, remainder, (*tensors, missed, lists.spans))
+        launch(merge_window_kernel, window, (*tensors, merged, lists.merges, reference, lse))
+        launch(remainder_kernel, remainder, (*tensors, missed, lists.spans, reference, lse))
     tensors = (value, shapes, starts, loc, attn, grad_out, grad_value, grad_loc, grad_attn)
     launch(
         points_32_kernel if value.dtype == torch.float32 else points_16_kernel,
         points,
-        (*tensors, merged, lists.tiles, lists.slots),
+        (*tensors, merged, lists.tiles, lists.slots, reference, lse),
     )
     return grad_value.to(value.dtype), grad_loc, grad_attn
 

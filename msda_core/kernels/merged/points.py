@@ -9,6 +9,8 @@ As in the plain backward, a point's gradients come from the dot products of its 
 - In 16 bits the dot products run on tensor cores, on the registers as they were loaded (`packed.dots`).
 - It waits for the way into L2. So a query's parameters come in one load for all levels, and gradients of several levels leave
   in one store; and in 16 bits the loads of several levels are under way before the first is used.
+- Given reference points, it takes offsets and logits, and its gradients are those of offsets and logits: a weight's gradient less
+  the mean of its row, which the lanes of a row have between them.
 - What no window has taken is added here, plainly, since pixels, weights and grad_out are at hand: the queries' own level,
   finer ones, and tiles that were not worth merging (`merged`, written by `window`).
 
@@ -19,6 +21,7 @@ from msda_core.device import load_triton
 from msda_core.kernels.merged.packed import dots, load_pair, pack, prefetch
 from msda_core.kernels.merged.plan import read_tile, tile_row
 from msda_core.kernels.merged.remainder import add_corners, corners_unsigned
+from msda_core.kernels.raw import placed, softmaxed
 
 triton = load_triton()
 tl = triton.language
@@ -58,6 +61,16 @@ def left_to_add(merged_ptr, slots_ptr, SLOTS, FIRST: tl.constexpr, COUNT: tl.con
 
 
 @triton.jit
+def size_of_lane(shapes_ptr, ref_ptr, chunk, FIRST: tl.constexpr, COUNT: tl.constexpr):
+    """W and H of the level whose parameters a lane loads, [N]; 1 where there are no reference points to need them."""
+    if ref_ptr is None:
+        return 1, 1
+    else:
+        shapes_ptr += 2 * (FIRST + tl.minimum(chunk, COUNT - 1))
+        return tl.load(shapes_ptr + 1).to(tl.int32), tl.load(shapes_ptr).to(tl.int32)
+
+
+@triton.jit
 def of_lane(t, u, LANES: tl.constexpr):
     """What the u-th of each LANES neighbouring lanes holds, in all of them: one shuffle."""
     N: tl.constexpr = t.shape[0]
@@ -66,20 +79,27 @@ def of_lane(t, u, LANES: tl.constexpr):
 
 
 @triton.jit
-def load_parameters(loc_ptr, attn_ptr, offs, chunk, FIRST: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr):
-    """x, y and weight of a query's points on COUNT levels from FIRST on, three tuples.
+def load_parameters(
+    loc_ptr, attn_ptr, ref_ptr, lse_ptr, row, point, chunk, W, H,
+    M: tl.constexpr, L: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """x, y and weight of a query's points on COUNT levels from FIRST on, three tuples; and the weight that the lane loaded.
 
     The lanes of a row want the same of every level, but each loads those of one level and hands them to the others: whole
     lines for a load instead of a line's sectors one after another, and L2 is asked once.
 
     Args:
-        offs: [N], of the point on level 0; chunk: which of the LANES lanes of a row.
+        row, point: [N], whose; chunk: which of the LANES lanes of a row; W, H: of the level whose parameters the lane loads.
     """
     K: tl.constexpr = 4
     tl.static_assert(COUNT <= LANES)
     level = FIRST + tl.minimum(chunk, COUNT - 1)
-    x, y = load_pair(loc_ptr, offs + level * K)
-    a = tl.load(attn_ptr + offs + level * K).to(tl.float32)
+    offs = (row * L + level) * K + point
+    x, y = load_pair(loc_ptr, offs)
+    a = tl.load(attn_ptr + offs).to(tl.float32)
+    if ref_ptr is not None:
+        x, y = placed(x, y, ref_ptr, (row // M) * L + level, W, H, row >= 0)
+        a = softmaxed(a, lse_ptr, row, row >= 0)
     xs = ()
     ys = ()
     attns = ()
@@ -87,7 +107,7 @@ def load_parameters(loc_ptr, attn_ptr, offs, chunk, FIRST: tl.constexpr, COUNT: 
         xs = xs + (of_lane(x, u, LANES),)
         ys = ys + (of_lane(y, u, LANES),)
         attns = attns + (of_lane(a, u, LANES),)
-    return xs, ys, attns
+    return xs, ys, attns, a
 
 
 # -------------------------------------------------------------------------------------------------------------- 16 bits
@@ -95,7 +115,10 @@ def load_parameters(loc_ptr, attn_ptr, offs, chunk, FIRST: tl.constexpr, COUNT: 
 
 @triton.jit
 def gradients(loaded, g, a, W, H, rows, T: tl.constexpr, PTX: tl.constexpr):
-    """grad_attention, grad_x and grad_y of points, where `dots` finds their products: of what `load_corners` returned."""
+    """grad_attention, grad_x and grad_y of points, where `dots` finds their products: of what `load_corners` returned.
+
+    W, H: 1 for gradients of offsets in pixels.
+    """
     v_00, v_01, v_10, v_11, offs_00, offs_10, fx, fy, left, right, top, bottom = loaded
     dot_00, dot_01, dot_10, dot_11 = dots(v_00, v_01, v_10, v_11, g, rows, T, PTX)
     upper = dot_00 + (dot_01 - dot_00) * fx
@@ -103,6 +126,21 @@ def gradients(loaded, g, a, W, H, rows, T: tl.constexpr, PTX: tl.constexpr):
     grad_x = a * W * ((dot_01 - dot_00) * (1 - fy) + (dot_11 - dot_10) * fy)
     grad_y = a * H * (lower - upper)
     return upper + (lower - upper) * fy, grad_x, grad_y
+
+
+@triton.jit
+def sum_of_points(x):
+    """The sum over the four points of a row, lanes eight apart, in all four."""
+    N: tl.constexpr = x.shape[0]
+    total = tl.sum(tl.reshape(x, [N // 32, 4, 8]), 1)
+    return tl.reshape(tl.broadcast_to(total[:, None, :], [N // 32, 4, 8]), [N])
+
+
+@triton.jit
+def less(grads, mean, a):
+    """(grad_attention, grad_x, grad_y) → (grad_logit, grad_x, grad_y): `mean` is the row's sum of weight × grad_attention."""
+    grad_a, grad_x, grad_y = grads
+    return a * (grad_a - mean), grad_x, grad_y
 
 
 @triton.jit
@@ -184,7 +222,7 @@ def ask_for_parameters(
 @triton.jit
 def points_16_kernel(
     value_ptr, shapes_ptr, starts_ptr, loc_ptr, attn_ptr, grad_out_ptr,
-    grad_value_ptr, grad_loc_ptr, grad_attn_ptr, merged_ptr, tiles_ptr, slots_ptr,
+    grad_value_ptr, grad_loc_ptr, grad_attn_ptr, merged_ptr, tiles_ptr, slots_ptr, ref_ptr, lse_ptr,
     Q, S, SLOTS,
     M: tl.constexpr, L: tl.constexpr,
     TILE_X: tl.constexpr, TILE_Y: tl.constexpr, AT_ONCE: tl.constexpr, TOGETHER: tl.constexpr, PTX: tl.constexpr,
@@ -196,8 +234,10 @@ def points_16_kernel(
 
     Args:
         value_ptr, loc_ptr, grad_out_ptr and grad_loc_ptr: 16-byte aligned, read and written in packed pairs and (x, y) pairs;
-        merged_ptr: (B, M, SLOTS) int32; AT_ONCE: queries at a time; TOGETHER: levels whose loads are under way at once.
+        merged_ptr: (B, M, SLOTS) int32; AT_ONCE: queries at a time; TOGETHER: levels whose loads are under way at once; ref_ptr,
+        lse_ptr: None, or as `forward_tile_kernel` has them, for no more than TOGETHER levels.
     """
+    tl.static_assert(ref_ptr is None or L <= TOGETHER)
     D: tl.constexpr = 32
     K: tl.constexpr = 4
     N: tl.constexpr = 32 * AT_ONCE
@@ -227,24 +267,42 @@ def points_16_kernel(
     for first in tl.static_range(0, L, TOGETHER):
         Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, levels_together(first, TOGETHER, L))
         to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, levels_together(first, TOGETHER, L), 2)
+        lane_W, lane_H = size_of_lane(shapes_ptr, ref_ptr, chunk, first, levels_together(first, TOGETHER, L))
         for n in range(0, TILE_X * TILE_Y, AT_ONCE):
             row, mask = tile_row(n + i // 32, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, TILE_X)
             offs = (row + head) * (L * K) + point
-            xs, ys, attns = load_parameters(
-                loc_ptr, attn_ptr, offs, chunk, first, levels_together(first, TOGETHER, L), 4
-            )
+            xs, ys, attns, _ = load_parameters(
+                loc_ptr, attn_ptr, ref_ptr, lse_ptr, row + head, point, chunk, lane_W, lane_H, M, L,
+                first, levels_together(first, TOGETHER, L), 4,
+            )  # fmt: skip
             loads = ()
             g = tl.load(grad_pairs_ptr + ((row + grad_head) * HALF + chunk * 4)[:, None] + pairs)
             for u in tl.static_range(levels_together(first, TOGETHER, L)):
                 offs_c = head * HALF + chunk * 4
                 loads = loads + (load_corners(pairs_ptr, xs[u], ys[u], Ws[u], Hs[u], starts[u], offs_c, M * HALF),)
             second = chunk == head + 2  # two lanes of four hold what `dots` finds: each stores one level
-            for u in tl.static_range(0, levels_together(first, TOGETHER, L), 2):
-                grads = (gradients(loads[u], g, attns[u], Ws[u], Hs[u], i // 4, T, PTX),)
-                if u + 1 < levels_together(first, TOGETHER, L):
-                    grads = grads + (gradients(loads[u + 1], g, attns[u + 1], Ws[u + 1], Hs[u + 1], i // 4, T, PTX),)
-                offs_u = offs + (first + u) * K
-                store_levels(grad_loc_ptr, grad_attn_ptr, offs_u, grads, second, mask & (chunk % 2 == head), PTX)
+            if ref_ptr is None:
+                for u in tl.static_range(0, levels_together(first, TOGETHER, L), 2):
+                    grads = (gradients(loads[u], g, attns[u], Ws[u], Hs[u], i // 4, T, PTX),)
+                    if u + 1 < levels_together(first, TOGETHER, L):
+                        grads = grads + (
+                            gradients(loads[u + 1], g, attns[u + 1], Ws[u + 1], Hs[u + 1], i // 4, T, PTX),
+                        )
+                    offs_u = offs + (first + u) * K
+                    store_levels(grad_loc_ptr, grad_attn_ptr, offs_u, grads, second, mask & (chunk % 2 == head), PTX)
+            else:
+                grads = ()
+                mean = tl.zeros([N], tl.float32)
+                for u in tl.static_range(L):
+                    grads = grads + (gradients(loads[u], g, attns[u], 1, 1, i // 4, T, PTX),)
+                    mean += attns[u] * grads[u][0]
+                mean = sum_of_points(mean)
+                for u in tl.static_range(0, L, 2):
+                    pair = (less(grads[u], mean, attns[u]),)
+                    if u + 1 < L:
+                        pair = pair + (less(grads[u + 1], mean, attns[u + 1]),)
+                    offs_u = offs + u * K
+                    store_levels(grad_loc_ptr, grad_attn_ptr, offs_u, pair, second, mask & (chunk % 2 == head), PTX)
             for u in tl.static_range(levels_together(first, TOGETHER, L)):
                 if (to_add >> (2 * u)) & 3 != 0:
                     v_00, v_01, v_10, v_11, offs_00, offs_10, fx, fy, left, right, top, bottom = loads[u]
@@ -271,7 +329,7 @@ def sum_of_8(x):
 @triton.jit
 def points_32_kernel(
     value_ptr, shapes_ptr, starts_ptr, loc_ptr, attn_ptr, grad_out_ptr,
-    grad_value_ptr, grad_loc_ptr, grad_attn_ptr, merged_ptr, tiles_ptr, slots_ptr,
+    grad_value_ptr, grad_loc_ptr, grad_attn_ptr, merged_ptr, tiles_ptr, slots_ptr, ref_ptr, lse_ptr,
     Q, S, SLOTS,
     M: tl.constexpr, L: tl.constexpr,
     TILE_X: tl.constexpr, TILE_Y: tl.constexpr, AT_ONCE: tl.constexpr, TOGETHER: tl.constexpr,
@@ -285,6 +343,7 @@ def points_32_kernel(
         TOGETHER: levels whose parameters are loaded, and gradients stored, at once: eight lanes hold them, two a level.
     """
     tl.static_assert(2 * TOGETHER <= 8)
+    tl.static_assert(ref_ptr is None or L <= TOGETHER)
     D: tl.constexpr = 32
     K: tl.constexpr = 4
     tile = tl.program_id(0)
@@ -302,15 +361,18 @@ def points_32_kernel(
     for first in tl.static_range(0, L, TOGETHER):
         Ws, Hs, starts = level_table(shapes_ptr, starts_ptr, first, levels_together(first, TOGETHER, L))
         to_add = left_to_add(merged_ptr, slots_ptr + tile * L, SLOTS, first, levels_together(first, TOGETHER, L), 1)
+        lane_W, lane_H = size_of_lane(shapes_ptr, ref_ptr, chunk, first, levels_together(first, TOGETHER, L))
         for n in range(0, TILE_X * TILE_Y, AT_ONCE):
             row, mask = tile_row(n + i // 32, tile_x, tile_y, query_W, query_H, b * Q + query_start, m, M, TILE_X)
             offs = row * (L * K) + point
-            xs, ys, attns = load_parameters(
-                loc_ptr, attn_ptr, offs, chunk, first, levels_together(first, TOGETHER, L), 8
-            )
+            xs, ys, attns, lane_a = load_parameters(
+                loc_ptr, attn_ptr, ref_ptr, lse_ptr, row, point, chunk, lane_W, lane_H, M, L,
+                first, levels_together(first, TOGETHER, L), 8,
+            )  # fmt: skip
             g = tl.load(grad_out_ptr + (row * D)[:, None] + offs_d)
             grad_attn = tl.zeros([32 * AT_ONCE], tl.float32)
             grad_loc = tl.zeros([32 * AT_ONCE], tl.float32)
+            mean = tl.zeros([32 * AT_ONCE], tl.float32)
             for u in tl.static_range(levels_together(first, TOGETHER, L)):
                 W = Ws[u]
                 H = Hs[u]
@@ -331,8 +393,13 @@ def points_32_kernel(
                 upper = dot_00 + (dot_01 - dot_00) * fx
                 lower = dot_10 + (dot_11 - dot_10) * fx
                 grad_a = sum_of_8(upper + (lower - upper) * fy)
-                grad_x = sum_of_8((dot_01 - dot_00) * (1 - fy) + (dot_11 - dot_10) * fy) * a * W
-                grad_y = sum_of_8(lower - upper) * a * H
+                grad_x = sum_of_8((dot_01 - dot_00) * (1 - fy) + (dot_11 - dot_10) * fy) * a
+                grad_y = sum_of_8(lower - upper) * a
+                if ref_ptr is None:
+                    grad_x *= W
+                    grad_y *= H
+                else:
+                    mean += a * grad_a
                 # All eight lanes hold them: each keeps what it will store, a weight's gradient or half of a location's.
                 grad_attn = tl.where(chunk == u, grad_a, grad_attn)
                 grad_loc = tl.where(chunk == 2 * u, grad_x, tl.where(chunk == 2 * u + 1, grad_y, grad_loc))
@@ -340,6 +407,8 @@ def points_32_kernel(
                     add_corners(
                         grad_value_ptr, offs_00, offs_10, g, a, fx, fy, left, right, top & mask, bottom & mask, M * D
                     )
+            if ref_ptr is not None:
+                grad_attn = lane_a * (grad_attn - sum_of_points(mean))
             offs_attn = offs + (first + chunk) * K
             tl.store(
                 grad_attn_ptr + offs_attn,

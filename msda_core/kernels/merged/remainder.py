@@ -9,6 +9,7 @@ and four reductions.
 """
 
 from msda_core.device import load_triton
+from msda_core.kernels.raw import placed, softmaxed
 
 triton = load_triton()
 tl = triton.language
@@ -70,14 +71,15 @@ def add_corners(
 
 @triton.jit
 def remainder_kernel(
-    shapes_ptr, starts_ptr, loc_ptr, attn_ptr, grad_out_ptr, grad_value_ptr, flags_ptr, list_ptr, spans_ptr,
+    shapes_ptr, starts_ptr, loc_ptr, attn_ptr, grad_out_ptr, grad_value_ptr, flags_ptr, list_ptr, spans_ptr, ref_ptr, lse_ptr,
     Q, S,
     M: tl.constexpr, D: tl.constexpr, L: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program: a row of `Lists.spans` for one (batch item, head), K = 4 points, BLOCK of them at a time.
 
     Args:
-        flags_ptr: (B, L, M, Q) int8, bit k: point k is spilled; list_ptr: int16, 4 SPAN for each program.
+        flags_ptr: (B, L, M, Q) int8, bit k: point k is spilled; list_ptr: int16, 4 SPAN for each program; ref_ptr, lse_ptr: None, or
+        as `forward_tile_kernel` has them.
     """
     m = tl.program_id(0) % M
     b = tl.program_id(1).to(tl.int64)
@@ -118,6 +120,10 @@ def remainder_kernel(
             x = tl.load(loc_ptr + 2 * offs, mask=mask, other=-1.0).to(tl.float32)
             y = tl.load(loc_ptr + 2 * offs + 1, mask=mask, other=-1.0).to(tl.float32)
             a = tl.load(attn_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+            if ref_ptr is not None:
+                q = b * Q + first + point // 4
+                x, y = placed(x, y, ref_ptr, q * L + level, W, H, mask)
+                a = softmaxed(a, lse_ptr, q * M + m, mask)
             x0, y0, fx, fy, left, right, top, bottom = corners_unsigned(x * W - 0.5, y * H - 0.5, W, H)
             top = top & mask
             bottom = bottom & mask

@@ -9,6 +9,8 @@ after another, in registers: nothing is summed across lanes. In 16 bits
 
 A float32 row is a whole line, and one head will do.
 
+Given reference points, it takes offsets and logits as a module's linear layers gave them (`raw`).
+
 Bytes it should move: locations, weights and output once; of value each touched sector once, if the caches hold it.
 """
 
@@ -37,7 +39,7 @@ def add_row(acc, ptr, mask, weight, T: tl.constexpr, PTX: tl.constexpr):
 
 @triton.jit
 def forward_tile_kernel(
-    value_ptr, shapes_ptr, starts_ptr, loc_ptr, attn_ptr, out_ptr, tiles_ptr,
+    value_ptr, shapes_ptr, starts_ptr, loc_ptr, attn_ptr, out_ptr, tiles_ptr, ref_ptr, lse_ptr,
     Q, S,
     M: tl.constexpr, L: tl.constexpr, K: tl.constexpr,
     TILE_X: tl.constexpr, TILE_Y: tl.constexpr, BLOCK_M: tl.constexpr, UNROLL: tl.constexpr, PTX: tl.constexpr,
@@ -46,7 +48,8 @@ def forward_tile_kernel(
 
     Args:
         value_ptr, loc_ptr, out_ptr: 16-byte aligned, read and written in packed pairs and (x, y) pairs; BLOCK_M: 2 in 16 bits, 1 in float32;
-        UNROLL: points of a level at a time.
+        UNROLL: points of a level at a time; ref_ptr: None, or (B, Q, L, 2) float32, 8-byte aligned: loc_ptr then holds offsets in pixels,
+        attn_ptr logits, and lse_ptr, (B, Q, M) float32, their rows' `raw.log_sum`.
     """
     T: tl.constexpr = value_ptr.dtype.element_ty
     ROW: tl.constexpr = 32 if T == tl.float32 else 16  # pairs
@@ -66,15 +69,29 @@ def forward_tile_kernel(
     acc = (tl.zeros([N * BLOCK_M, ROW], tl.float32),)
     if T != tl.float32:
         acc = acc + (tl.zeros([N * BLOCK_M, ROW], tl.float32),)
+    lse = 0.0
+    if ref_ptr is not None:
+        lse = tl.load(lse_ptr + offs_row)
     for level in tl.static_range(L):
         H = tl.load(shapes_ptr + 2 * level).to(tl.int32)
         W = tl.load(shapes_ptr + 2 * level + 1).to(tl.int32)
         start = tl.load(starts_ptr + level).to(tl.int32)
+        ref_x = -0.5
+        ref_y = -0.5
+        if ref_ptr is not None:
+            ref_x, ref_y = load_pair(ref_ptr, (row // M) * L + level)
+            ref_x = ref_x * W - 0.5
+            ref_y = ref_y * H - 0.5
         for k in tl.range(0, K, loop_unroll_factor=UNROLL):
             offs = offs_row * (L * K) + level * K + k
             a = tl.load(attn_ptr + offs).to(tl.float32)
             px, py = load_pair(loc_ptr, offs)
-            x0, y0, fx, fy, left, right, top, bottom = corners_unsigned(px * W - 0.5, py * H - 0.5, W, H)
+            if ref_ptr is None:
+                px *= W
+                py *= H
+            else:
+                a = tl.exp(a - lse)
+            x0, y0, fx, fy, left, right, top, bottom = corners_unsigned(px + ref_x, py + ref_y, W, H)
             # Pointers, not offsets: from a pixel to its right neighbour is then a part of the load instruction.
             ptr_00 = pairs_ptr + (((start + y0 * W + x0) * M + head) * ROW)[:, None] + j
             ptr_10 = ptr_00 + W * (M * ROW)

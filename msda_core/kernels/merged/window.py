@@ -71,16 +71,53 @@ def load_locations(ptr, offs, mask):
 
 
 @triton.jit
+def load_queries(loc_ptr, ref_ptr, lse_ptr, row, level, mask, M: tl.constexpr, L: tl.constexpr):
+    """Four locations of each query on a level; given ref_ptr, four offsets, the reference point and the row's `raw.log_sum`."""
+    loc = load_locations(loc_ptr, (row * L + level) * 8, mask)
+    if ref_ptr is not None:
+        offs = 2 * ((row // M) * L + level)
+        ref_x = tl.load(ref_ptr + offs, mask=mask, other=0.0)
+        ref_y = tl.load(ref_ptr + offs + 1, mask=mask, other=0.0)
+        loc = loc + (ref_x, ref_y, tl.load(lse_ptr + row, mask=mask, other=0.0))
+    return loc
+
+
+@triton.jit
 def xs_and_ys(loc):
     """What `load_locations` returns → a tuple of four x and one of four y, [N] float32."""
     N: tl.constexpr = loc[0].shape[0]
-    if len(loc) == 2:
+    if len(loc) % 3 == 2:
         x0, y0, x1, y1 = four(loc[0])
         x2, y2, x3, y3 = four(loc[1])
         return (x0, x1, x2, x3), (y0, y1, y2, y3)
     else:
         x, y = tl.split(tl.reshape(loc[0].to(tl.float32), [N, 4, 2]))
         return four(x), four(y)
+
+
+@triton.jit
+def locations(queries, W, H):
+    """What `load_queries` returns → a tuple of four x and one of four y in [0, 1], [N] float32."""
+    xs, ys = xs_and_ys(queries)
+    if len(queries) > 2:
+        ref_x = queries[len(queries) - 3]
+        ref_y = queries[len(queries) - 2]
+        moved_x = ()
+        moved_y = ()
+        for k in tl.static_range(4):
+            moved_x = moved_x + (ref_x + xs[k] * (1.0 / W),)
+            moved_y = moved_y + (ref_y + ys[k] * (1.0 / H),)
+        return moved_x, moved_y
+    else:
+        return xs, ys
+
+
+@triton.jit
+def weights(attn, queries):
+    """Four weights of each query, [N] float32, of its weights or logits [N, 4] and what `load_queries` returns."""
+    if len(queries) > 2:
+        attn = tl.exp(attn.to(tl.float32) - queries[len(queries) - 1][:, None])
+    return four(attn.to(tl.float32))
 
 
 # ------------------------------------------------------------------------------------------------ where the window lies
@@ -238,14 +275,14 @@ def by_query(even, odd):
 
 @triton.jit
 def add_chunk(
-    acc, loc, attn, grad_out_ptr, flags_ptr, offs_row, offs_flag, mask, W, H, window_x, window_y,
+    acc, queries, attn, grad_out_ptr, flags_ptr, offs_row, offs_flag, mask, W, H, window_x, window_y,
     D: tl.constexpr, TERMS: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     """Add one chunk of queries to the accumulators, a tuple of GROUPS [64, D], and flag what misses the window."""
     T: tl.constexpr = tl.bfloat16 if grad_out_ptr.dtype.element_ty == tl.float32 else grad_out_ptr.dtype.element_ty
     g = tl.load(grad_out_ptr + offs_row[:, None] * D + tl.arange(0, D)[None, :], mask=mask[:, None], other=0.0)
-    xs, ys = xs_and_ys(loc)
-    attn = four(attn.to(tl.float32))
+    xs, ys = locations(queries, W, H)
+    attn = weights(attn, queries)
     columns = ()
     rows = ()
     fxs = ()
@@ -282,7 +319,7 @@ def add_chunk(
 
 @triton.jit
 def merge_window_kernel(
-    shapes_ptr, starts_ptr, loc_ptr, attn_ptr, grad_out_ptr, grad_value_ptr, flags_ptr, merged_ptr, merges_ptr,
+    shapes_ptr, starts_ptr, loc_ptr, attn_ptr, grad_out_ptr, grad_value_ptr, flags_ptr, merged_ptr, merges_ptr, ref_ptr, lse_ptr,
     Q, S, SLOTS,
     M: tl.constexpr, D: tl.constexpr, L: tl.constexpr,
     TERMS: tl.constexpr, CHUNK_X: tl.constexpr, CHUNK_Y: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr,
@@ -292,6 +329,7 @@ def merge_window_kernel(
     Args:
         grad_value_ptr: (B, S, M, D), added to; flags_ptr: (B, L, M, Q) int8, written for every query of the tile: bit k says
             that point k is spilled; merged_ptr: (B, M, SLOTS) int32, written: 1 where the rest was merged.
+        ref_ptr, lse_ptr: None, or as `forward_tile_kernel` has them.
         TERMS: 16-bit terms of a weight, 1 or 2; CHUNK_X, CHUNK_Y: queries of a chunk; LARGEST: of grad_value's format.
     """
     N: tl.constexpr = CHUNK_X * CHUNK_Y
@@ -319,7 +357,7 @@ def merge_window_kernel(
     x = tile_x + (2 * (sample % SAMPLE_X) + 1) * tl.minimum(tile_W, query_W - tile_x) // (2 * SAMPLE_X)
     y = tile_y + (2 * (sample // SAMPLE_X) + 1) * tl.minimum(tile_H, query_H - tile_y) // (64 // SAMPLE_X)
     row = (b * Q + query_start + y * query_W + x) * M + m
-    xs, ys = xs_and_ys(load_locations(loc_ptr, (row * L + level) * 8, sample >= 0))
+    xs, ys = locations(load_queries(loc_ptr, ref_ptr, lse_ptr, row, level, sample >= 0, M, L), W, H)
     centre_x = (tile_x + tile_W // 2) * W // query_W
     centre_y = (tile_y + tile_H // 2) * H // query_H
     window_x, window_y, worth = place_window(xs, ys, W, H, centre_x, centre_y)
@@ -335,7 +373,7 @@ def merge_window_kernel(
     mask = (x < query_W) & (y < query_H)
     q = query_start + y * query_W + x
     row = (b * Q + q) * M + m
-    loc = load_locations(loc_ptr, (row * L + level) * 8, mask)
+    queries = load_queries(loc_ptr, ref_ptr, lse_ptr, row, level, mask, M, L)
     attn = load_row(attn_ptr, (row * L + level) * 4, mask, 4)
     acc = ()
     for _group in tl.static_range(GROUPS):
@@ -352,13 +390,13 @@ def merge_window_kernel(
         next_mask = (x < query_W) & (y < query_H) & (y < end)
         next_q = query_start + y * query_W + x
         next_row = (b * Q + next_q) * M + m
-        next_loc = load_locations(loc_ptr, (next_row * L + level) * 8, next_mask)
+        next_queries = load_queries(loc_ptr, ref_ptr, lse_ptr, next_row, level, next_mask, M, L)
         next_attn = load_row(attn_ptr, (next_row * L + level) * 4, next_mask, 4)
         row = (b * Q + q) * M + m
         acc = add_chunk(
-            acc, loc, attn, grad_out_ptr, flags_ptr, row, q, mask, W, H, window_x, window_y, D, TERMS, PTX
+            acc, queries, attn, grad_out_ptr, flags_ptr, row, q, mask, W, H, window_x, window_y, D, TERMS, PTX
         )  # fmt: skip
-        loc = next_loc
+        queries = next_queries
         attn = next_attn
         mask = next_mask
         q = next_q

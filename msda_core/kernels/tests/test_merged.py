@@ -526,7 +526,7 @@ def test_large_calls_are_worthwhile_where_the_gain_was_seen(monkeypatch):
 
     monkeypatch.setattr(merged, "_capability", lambda device: 90)
     assert merged.worthwhile(*call(2, 22223)) and not merged.worthwhile(*call(1, 1000))
-    assert not merged.worthwhile(*call(2, 22223, torch.float32))
+    assert merged.worthwhile(*call(2, 22223, torch.float32))
     monkeypatch.setattr(merged, "_capability", lambda device: 80)
     assert not merged.worthwhile(*call(2, 22223))
 
@@ -564,6 +564,40 @@ def test_the_operator_chooses(make_call, assert_close, launches, on_kernels, mon
     assert bool(launches) == (large if wish is None else wish)
 
 
+def test_points_that_are_far_leave_the_next_call_to_the_plain_kernels(make_call, launches, on_kernels, monkeypatch):
+    """Nobody waits for the count: it decides the next call of the same sizes, and no call that was asked to merge."""
+    torch.use_deterministic_algorithms(False)
+    monkeypatch.setattr(merged, "ENOUGH", 1)
+    monkeypatch.setattr(merged, "_capability", lambda device: 90)
+    monkeypatch.setattr(merged.choice, "_slots", {})
+    monkeypatch.setattr(merged.choice, "FORWARD", 0.3)  # of a pyramid, 0.9 would be far
+    looked = []
+    monkeypatch.setattr(
+        merged.choice, "look", lambda *args, look=merged.choice.look: (looked.append(args), look(*args))
+    )
+    levels = ((1, 20),)
+    monkeypatch.setattr(merged.choice, "_calls", {})
+    call = make_call(levels, Q=None, D=32, K=4, margin=0.0)
+    merged.choice._page()[1][:] = 0
+    with torch.no_grad():
+        multi_scale_deformable_attention(*call.inputs)
+        if not device.INTERPRETED:
+            torch.cuda.synchronize()
+        far = merged.choice.far(call.loc, levels)
+        again = [multi_scale_deformable_attention(*call.inputs) for _ in range(2)]
+        assert [name for name, _ in launches] == ["forward_tile_kernel"]
+        with merging(True):
+            multi_scale_deformable_attention(*call.inputs)
+    assert [name for name, _ in launches] == ["forward_tile_kernel"] * 2 and len(looked) == 3
+    assert torch.equal(*again)
+    own = (torch.arange(20) + 0.5).view(1, 20, 1, 1, 1)
+    q, m = torch.arange(256) * 20 // 256, torch.arange(256) % 2
+    away = (
+        torch.stack([call.loc[..., 0].cpu().double() * 20 - own, call.loc[..., 1].cpu().double() - 0.5]).norm(dim=0) > 6
+    )
+    assert abs(far - away[0, q, m].double().mean().item()) < 0.002 and far > 0.3
+
+
 def test_the_operator_hands_over(make_call, assert_close, launches, on_kernels):
     """What the merged kernels are not made for: a deterministic sum, other sizes, an unknown table. Nothing is refused."""
     torch.use_deterministic_algorithms(False)
@@ -578,6 +612,7 @@ def test_the_operator_hands_over(make_call, assert_close, launches, on_kernels):
         assert_close(out, reference.exact(*other.inputs))
         assert not launches
         tables._known.clear()
+        tables._packed.cache_clear()  # as `tables` itself does: what is kept there is known
         _forward = eager.forward(*call.inputs)
         assert_close(_forward, reference.exact(*call.inputs))
         assert not launches

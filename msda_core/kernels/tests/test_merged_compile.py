@@ -27,25 +27,25 @@ if device.NO_TRITON is None:
     from msda_core.machine.compile.lower import lower
 
 
-def launched(name, dtype, target, accumulator=None, loc=None, L=4):
-    """Compile a kernel as `merged_forward` and `merged_backward` launch it."""
+def launched(name, dtype, target, accumulator=None, loc=None, L=4, raw=(None, None)):
+    """Compile a kernel as `merged_forward` and `merged_backward` launch it; raw: ("*fp32", "*fp32") with reference points."""
     t = DTYPES[dtype]
     loc, accumulator = DTYPES[loc or dtype], accumulator or dtype
     tables, total = ("*i32", "*i32"), DTYPES[accumulator]
     if name == "forward":
         kernel, plan = merged.forward_tile_kernel, merged._forward_plan(2, 22223, 22223, M, L, dtype.itemsize, 7)
-        pointers = (t, *tables, loc, loc, t, "*i32")
+        pointers = (t, *tables, loc, loc, t, "*i32", *raw)
     else:
         plans = merged._backward_plans(2, 22223, 22223, M, L, dtype, accumulator, (7, 5, 7), target)
         if name == "window":
             kernel, plan = merged.merge_window_kernel, plans[0]
-            pointers = (*tables, loc, loc, t, total, "*i8", "*i32", "*i32")
+            pointers = (*tables, loc, loc, t, total, "*i8", "*i32", "*i32", *raw)
         elif name == "remainder":
             kernel, plan = merged.remainder_kernel, plans[1]
-            pointers = (*tables, loc, loc, t, total, "*i8", "*i16", "*i32")
+            pointers = (*tables, loc, loc, t, total, "*i8", "*i16", "*i32", *raw)
         else:
             kernel, plan = merged.points_32_kernel if dtype == torch.float32 else merged.points_16_kernel, plans[2]
-            pointers = (t, *tables, loc, loc, t, total, loc, loc, "*i32", "*i32", "*i32")
+            pointers = (t, *tables, loc, loc, t, total, loc, loc, "*i32", "*i32", "*i32", *raw)
     constants = list(plan.constants)
     if device.INTERPRETED:  # what the interpreter is given instead of PTX, and of four queries at a time
         constants = [True if c is False else 4 if c == TILE[0] * TILE[1] and name == "points" else c for c in constants]
