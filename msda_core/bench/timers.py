@@ -112,7 +112,8 @@ class Silicon:
         torch.cuda.synchronize()
 
     def launching(self, launch: Callable[[], object]) -> Callable[[], object]:
-        """launch, on this clock's stream."""
+        """launch, on this clock's stream, after what is under way now: its inputs may be."""
+        self._stream.wait_stream(torch.cuda.current_stream())
 
         def fn() -> None:
             with torch.cuda.stream(self._stream):
