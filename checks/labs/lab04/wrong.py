@@ -1000,6 +1000,16 @@ SOFTMAX_KERNEL: list[Mistake] = [
         "Past the end of a row lies the next one, and past the last row nothing. Each walk along the row needs a mask.",
     ),
     Mistake(
+        "when the load for the maximum has no mask",
+        {"top_2": "top = tl.maximum(top, tl.load(x_ptr + start + offs))"},
+        "Past the end of a row lies the next one, and past the last row nothing. Each walk along the row needs a mask.",
+    ),
+    Mistake(
+        "when the load for the sum has no mask",
+        {"total_2": "total += tl.exp(tl.load(x_ptr + start + offs) - peak)"},
+        "Past the end of a row lies the next one, and past the last row nothing. Each walk along the row needs a mask.",
+    ),
+    Mistake(
         "when the result is not divided by the sum",
         {"store": "tl.store(out_ptr + start + offs, tl.exp(x - peak), mask=start + offs < N)"},
         "Each row adds up to one.",
