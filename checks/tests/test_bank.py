@@ -16,7 +16,7 @@ from checks.core.report import Report
 from checks.tests.bank import Answer, answers
 
 ALL = os.environ.get("MSDA_BANK") == "1"
-EVERY = 7  # one in so many is in the sample
+EVERY = 15  # one in so many is in the sample
 NAMED = 0.6  # share of the wrong ones that get a name, at least
 #: The checks that a sample leaves out: each answer launches kernels for seconds.
 SLOW = ("05", "06", "08", "09", "10")
