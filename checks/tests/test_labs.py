@@ -146,7 +146,19 @@ def all_mistakes():
     ]
 
 
-@pytest.mark.parametrize(("exercise", "mistake"), all_mistakes())
+#: Labs whose answers launch kernels for seconds. Of their mistakes every run tries one in three.
+SLOW = ("05", "06", "08", "09", "10")
+
+
+def tried_mistakes():
+    """All of them; of two in three in slow labs it is said that they are not run."""
+    mark = pytest.mark.skip(reason="not run: MSDA_ALL=1 tries every mistake of labs 05, 06, 08, 09 and 10")
+    slow = [one for one in all_mistakes() if one.values[0].name[:2] in SLOW]
+    left = [] if ALL else [one.id for n, one in enumerate(slow) if n % 3]
+    return [pytest.param(*one.values, id=one.id, marks=mark if one.id in left else ()) for one in all_mistakes()]
+
+
+@pytest.mark.parametrize(("exercise", "mistake"), tried_mistakes())
 def test_every_mistake_is_rejected_and_named(exercise, mistake):
     report = grade(
         exercise.name, mistake, seed=FIXED_SEED
