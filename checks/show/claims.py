@@ -92,7 +92,7 @@ CLAIMS = (
         "read: fundamentalvision/Deformable-DETR, issue 6 and pull request 7", "a mistake made in this released version",
     ),
     Claim("10", "PyTorch's own comment calls it an approximation", "package: torch/autograd/function.py", "this is only an approximation of requires_grad"),
-    Claim("10", "unasked where it was found to pay: 16 bits, an H200's generation", "repo: msda_core/kernels/merged/__init__.py", "value.dtype in _16_BITS and _capability(value.device) == 90"),
+    Claim("10", "unasked where it was found to pay: an H200's generation", "repo: msda_core/kernels/merged/__init__.py", "value.dtype in _FLOATS and _capability(value.device) == 90"),
     Claim("10", "A tile of 16 × 8 queries", _LOG, "A sample of 32 queries instead of 128"),
     Claim("10", "from 8 pixels on no tile merges at all", _LOG, "| added plainly, their tile is not merged | 0 | 0 | 0 | 3 % | 82 % | all |"),
 )  # fmt: skip
