@@ -664,9 +664,9 @@ def _():
     mo.md("""
     Your answer counts additions. What does a clock say? `msda_core` merges like this in the backward of an encoder's call, unasked
     where it was found to pay: an H200's generation, 4 points a level and 32 channels a head; in 32 bits only while the points of the
-    calls before lay near their queries. A tile of 16 × 8 queries adds up in a window of pixels, and the window is added once (`msda_core/kernels/merged`). The forward of that path has
-    nothing to add up; it reads tile by tile, so that neighbours find pixels in L1. These are its times beside those of the plain
-    kernels, by how far the points lie from their queries.
+    calls before lay near their queries. A tile of 16 × 8 queries adds up in a window of pixels, and the window is added once
+    (`msda_core/kernels/merged`). The forward of that path has nothing to add up; it reads tile by tile, so that neighbours find pixels
+    in L1. These are its times beside those of the plain kernels, by how far the points lie from their queries.
 
     Two things happen as points spread. **Merging** has less to merge: from 8 pixels on no tile merges at all, and what is left
     of the difference is the order of the programs, not merging. And the **plain** backward becomes faster by itself. Additions to
